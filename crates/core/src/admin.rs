@@ -1,0 +1,256 @@
+//! What an operator may look at and do, in the store itself: no running relay is needed.
+//!
+//! Every change leaves an [`AuditEntry`] in the same transaction.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BoxFuture,
+    envelope::{Envelope, MessageId},
+    error::Result,
+    lease::{Epoch, NodeId, ReplayFilter},
+    parked::{Ordinal, ParkedState},
+    time::Timestamp,
+};
+
+/// Who does something, and why. Written into the audit record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// A person or a program.
+    pub name: String,
+    /// Why, in the actor's words.
+    pub reason: Option<String>,
+}
+
+impl Actor {
+    /// An actor without a stated reason.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), reason: None }
+    }
+}
+
+/// Everything on one screen.
+#[derive(Clone, Debug, Serialize)]
+pub struct Overview {
+    /// One entry per route and unfinished replay, by name.
+    pub routes: Vec<RouteStatus>,
+    /// The live nodes.
+    pub nodes: Vec<NodeStatus>,
+    /// Records in the log, delivered ones included.
+    pub records: u64,
+}
+
+/// How one route is doing.
+#[derive(Clone, Debug, Serialize)]
+pub struct RouteStatus {
+    /// The route, or the replay.
+    pub route: Arc<str>,
+    /// For a replay: the route that it belongs to.
+    pub replay_of: Option<Arc<str>>,
+    /// Its topics, as text.
+    pub topics: String,
+    /// Paused by whom, if it is.
+    pub paused: Option<Actor>,
+    /// Records that match and that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].
+    pub pending: u64,
+    /// Age of the oldest of those, by the store's clock, read from the log itself; records scheduled for later do not
+    /// count. `None`: nothing waits.
+    pub oldest_pending_age: Option<Duration>,
+    /// Rows `scheduled`, `retrying`, `held`, `dead`.
+    pub parked: ParkedCounts,
+    /// Its lanes.
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// Pending records are counted no further than this.
+pub const PENDING_COUNT_MAX: u64 = 100_000;
+
+/// Parked rows by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ParkedCounts {
+    /// Waiting for their time.
+    pub scheduled: u64,
+    /// Waiting for their next attempt.
+    pub retrying: u64,
+    /// Waiting behind a head.
+    pub held: u64,
+    /// Waiting for an operator.
+    pub dead: u64,
+}
+
+impl ParkedCounts {
+    /// The count of one state.
+    pub fn of_mut(&mut self, state: ParkedState) -> &mut u64 {
+        match state {
+            ParkedState::Scheduled => &mut self.scheduled,
+            ParkedState::Retrying => &mut self.retrying,
+            ParkedState::Held => &mut self.held,
+            ParkedState::Dead => &mut self.dead,
+        }
+    }
+}
+
+/// One lane.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneStatus {
+    /// From 0.
+    pub number: u32,
+    /// Who owns it, if the lease has not expired.
+    pub owner: Option<NodeId>,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// What the store can say about the cursor, for people.
+    pub cursor: String,
+}
+
+/// One live node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeStatus {
+    /// Identity.
+    pub id: NodeId,
+    /// Host and process.
+    pub name: String,
+    /// Routes that it can serve.
+    pub routes: Vec<Arc<str>>,
+    /// Time since its last heartbeat, by the store's clock.
+    pub seen: Duration,
+}
+
+/// Which parked rows. Empty fields choose everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParkedFilter {
+    /// Of this route.
+    pub route: Option<String>,
+    /// In this state.
+    pub state: Option<ParkedState>,
+    /// With this cause code.
+    pub cause: Option<String>,
+    /// With this ordering key.
+    pub key: Option<String>,
+    /// Of this message.
+    pub id: Option<MessageId>,
+}
+
+/// One parked row.
+#[derive(Clone, Debug)]
+pub struct ParkedRow {
+    /// Its route.
+    pub route: Arc<str>,
+    /// Its place.
+    pub ordinal: Ordinal,
+    /// Its state.
+    pub state: ParkedState,
+    /// Whether it is the head of its key's line.
+    pub head: bool,
+    /// Attempts made.
+    pub attempts: u32,
+    /// Cause code and detail, if it has failed.
+    pub cause: Option<(String, String)>,
+    /// How long until it is due, for `scheduled` and `retrying`.
+    pub due_in: Option<Duration>,
+    /// How long it has been parked.
+    pub age: Duration,
+    /// A copy of what travels.
+    pub envelope: Envelope,
+}
+
+/// Dead rows of one route with one cause.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CauseGroup {
+    /// The route.
+    pub route: Arc<str>,
+    /// The cause code.
+    pub code: String,
+    /// The detail of the newest.
+    pub detail: String,
+    /// How many.
+    pub rows: u64,
+    /// When the first of them was parked.
+    pub first_at: Timestamp,
+    /// When the newest of them was parked.
+    pub last_at: Timestamp,
+}
+
+/// All that the store knows of one message.
+#[derive(Clone, Debug)]
+pub struct MessageTrace {
+    /// From the log, if it is still kept there.
+    pub record: Option<(Envelope, Timestamp)>,
+    /// Per route: whether the cursor has passed it.
+    pub passed: Vec<(Arc<str>, bool)>,
+    /// Its parked rows.
+    pub parked: Vec<ParkedRow>,
+}
+
+/// What to deliver again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplaySpec {
+    /// Through which route.
+    pub route: String,
+    /// Which records.
+    pub filter: ReplayFilter,
+    /// Messages per second at most.
+    pub rate: Option<u32>,
+}
+
+/// One thing that somebody did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AuditEntry {
+    /// When, by the store's clock.
+    pub at: Timestamp,
+    /// Who and why.
+    pub actor: Actor,
+    /// What: `redrive`, `discard`, `pause`, `resume`, `replay`, `cancel-replay`, `forget-route`.
+    pub action: String,
+    /// To what, and how much of it.
+    pub subject: String,
+}
+
+/// The operator's side of a store.
+pub trait StoreAdmin: Send + Sync {
+    /// Everything on one screen.
+    fn overview(&self) -> BoxFuture<'_, Result<Overview>>;
+
+    /// Parked rows that match, by route and ordinal, behind `after`, at most `limit`.
+    fn parked<'a>(
+        &'a self,
+        filter: &'a ParkedFilter,
+        after: Option<(Arc<str>, Ordinal)>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<ParkedRow>>>;
+
+    /// Dead rows by route and cause, largest group first.
+    fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>>;
+
+    /// What is known of one message. Unknown ids have neither record nor rows.
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>>;
+
+    /// Tries matching *dead* rows again, with a fresh count of attempts: one that blocks its key becomes `retrying`, due
+    /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. Returns how many.
+    fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
+
+    /// Gives up on matching rows for good, in any state. The next of their line is then its head. Returns how many.
+    fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
+
+    /// Stops a route until it is resumed: its lanes drain, and their owners keep them idle.
+    fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// Lets a paused route go on.
+    fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// Starts a replay: a reader of its own over the records that the log has now. The live cursors do not move. Returns
+    /// its name.
+    fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>>;
+
+    /// Ends a replay before its end, with its parked rows.
+    fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// Forgets a route for good: cursor, lanes, replays and parked rows. Retention no longer waits for it.
+    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// What was done, newest first.
+    fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
+}

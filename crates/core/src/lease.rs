@@ -1,0 +1,207 @@
+//! Who may act on a lane.
+//!
+//! A lease gives one node the right to read and settle one lane for a while. Its epoch grows with every change of owner,
+//! and a store accepts a write only under the current epoch: a paused owner that wakes up too late hits nothing. All
+//! instants are the store's; a node only uses its own monotonic clock to stop early.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{key::KeyHash, time::Timestamp, topic::TopicFilter};
+
+/// One process that runs a relay. A restart is another node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub Uuid);
+
+impl NodeId {
+    /// A fresh identity.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Identity.
+    pub id: NodeId,
+    /// A name for people: host and process.
+    pub name: String,
+    /// Routes that this node can serve.
+    pub routes: Vec<Arc<str>>,
+    /// How long its leases live without a heartbeat. Others may take over after that.
+    pub lease_life: Duration,
+}
+
+/// Grows with every owner of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+/// A share of a route's keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId {
+    /// The route, or the replay, that the lane belongs to.
+    pub route: Arc<str>,
+    /// From 0.
+    pub number: u32,
+}
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.route, self.number)
+    }
+}
+
+/// How a route keeps order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Per ordering key; messages without a key have no order.
+    #[default]
+    Key,
+    /// All messages of the route one after the other, as if they had one key. Such a route has one lane.
+    Total,
+}
+
+/// Where a new route begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// At the oldest record that is still kept: nothing that was committed before is missed.
+    #[default]
+    Oldest,
+    /// With what commits from now on.
+    Now,
+}
+
+/// What a store knows of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteSpec {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which topics it reads.
+    pub topics: TopicFilter,
+    /// How it keeps order.
+    pub order: Order,
+    /// Into how many lanes it is split.
+    pub lanes: u32,
+    /// Where it begins when the store sees it for the first time.
+    pub start: Start,
+}
+
+/// What a replay delivers again. Empty fields choose everything.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReplayFilter {
+    /// Enqueued at or after this instant.
+    pub since: Option<Timestamp>,
+    /// Enqueued before this instant.
+    pub until: Option<Timestamp>,
+    /// With this ordering key.
+    pub key: Option<String>,
+    /// With this message name.
+    pub name: Option<String>,
+    /// On these topics, beside those of the route.
+    pub topics: Option<TopicFilter>,
+}
+
+/// How to read the log for one route or replay: kept with the lease, so that a read needs no look-up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reader {
+    /// Topics of the route.
+    pub topics: TopicFilter,
+    /// How the route keeps order.
+    pub order: Order,
+    /// For a replay: which route's publisher it uses and what it reads.
+    pub replay: Option<Replay>,
+}
+
+/// The part of a [`Reader`] that only a replay has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replay {
+    /// The route through which the records are published again.
+    pub of: Arc<str>,
+    /// Which records.
+    pub filter: ReplayFilter,
+    /// Messages per second at most.
+    pub rate: Option<u32>,
+}
+
+impl Reader {
+    /// The key under which a record is kept in order, and whether lane `number` of `lanes` has it. Records without a key
+    /// are spread by their id, so that lanes share them.
+    #[must_use]
+    pub fn place(&self, key: Option<&[u8]>, id: &Uuid, number: u32, lanes: u32) -> (Option<KeyHash>, bool) {
+        let hash = match self.order {
+            Order::Total => Some(KeyHash::TOTAL),
+            Order::Key => key.map(KeyHash::of),
+        };
+        if lanes <= 1 {
+            return (hash, true);
+        }
+        let spread = hash.unwrap_or_else(|| KeyHash::of(id.as_bytes()));
+        (hash, spread.lane(lanes) == number)
+    }
+}
+
+/// The right to act on a lane, and what it takes to do so.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// The lane.
+    pub lane: LaneId,
+    /// How many lanes its route has.
+    pub lanes: u32,
+    /// Under which every write is made.
+    pub epoch: Epoch,
+    /// How the log is read for this lane.
+    pub reader: Arc<Reader>,
+}
+
+/// What a heartbeat learns: who is there and who owns what, in one consistent look.
+#[derive(Clone, Debug, Default)]
+pub struct Roster {
+    /// The live nodes, this one included.
+    pub nodes: Vec<NodeStanding>,
+    /// Every lane of every route and unfinished replay, ordered by [`LaneId`].
+    pub lanes: Vec<LaneStanding>,
+}
+
+/// A live node as the store sees it.
+#[derive(Clone, Debug)]
+pub struct NodeStanding {
+    /// Identity.
+    pub id: NodeId,
+    /// Routes that it can serve.
+    pub routes: Vec<Arc<str>>,
+}
+
+/// A lane as the store sees it.
+#[derive(Clone, Debug)]
+pub struct LaneStanding {
+    /// The lane.
+    pub lane: LaneId,
+    /// The route whose publisher serves it: the lane's own, or the one that a replay belongs to.
+    pub served_by: Arc<str>,
+    /// Its owner, if the lease has not expired.
+    pub owner: Option<NodeId>,
+    /// Its current epoch.
+    pub epoch: Epoch,
+    /// Whether an operator has paused the route.
+    pub paused: bool,
+}

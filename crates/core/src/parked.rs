@@ -1,0 +1,211 @@
+//! Parked: the messages that cannot simply go on, and why. The only state that is kept per message.
+//!
+//! A parked row belongs to one route and holds a copy of its envelope, so that retention never waits for it. Rows have
+//! ordinals, ascending in the order of parking. The rows of one key that are `retrying`, `held` or blocking `dead` form
+//! its **line**; the row with the least ordinal is the line's **head**. That is all there is to it: no row is ever
+//! "promoted", a line cannot have two heads, and nothing can be held behind nothing.
+//!
+//! ```text
+//!            deliver_at in the future                 due: behind what its key has in line
+//!   read ────────────────────────────► scheduled ──────────────────────────────► published, or held
+//!    │ rejected                                            redrive (of one whose key has gone on)
+//!    ├───────────► retrying ──► published                  ▲
+//!    │                │ attempts used up                   │
+//!    │                └──────► dead (blocks its key) ── redrive ──► retrying
+//!    │ behind a head           dead (released)  ───────────┘
+//!    └───────────► held ──► head once those before it are gone: due at once
+//! ```
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{key::KeyHash, log::RecordRef};
+
+/// Place of a row among the parked rows of its route; given by the store, ascending in the order of parking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Ordinal(pub u64);
+
+/// Why something did not go on: a short stable code to group by, and a sentence for people.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cause(Arc<(Box<str>, Box<str>)>);
+
+impl Cause {
+    /// The code is lower case with dashes (`too-large`); the detail never holds payloads or secrets.
+    #[must_use]
+    pub fn new(code: &str, detail: impl fmt::Display) -> Self {
+        Self(Arc::new((code.into(), detail.to_string().into())))
+    }
+
+    /// What dead letters are grouped by.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        &self.0.0
+    }
+
+    /// What a person reads.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.0.1
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code(), self.detail())
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a parked row is waiting for. Durations count from the commit, by the store's clock.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parked {
+    /// For its time. It has no place in its key's line until then.
+    Scheduled {
+        /// How long from now.
+        after: Duration,
+    },
+    /// For its next attempt. In line.
+    Retrying {
+        /// How long from now.
+        after: Duration,
+        /// Attempts made so far.
+        attempts: u32,
+        /// Why the last one failed.
+        cause: Cause,
+    },
+    /// For those before it in line; as the head of its line it is due at once.
+    Held,
+    /// For an operator.
+    Dead {
+        /// Attempts made.
+        attempts: u32,
+        /// Why it was given up.
+        cause: Cause,
+        /// Whether it stays in line, so that its key waits for the operator too.
+        blocks: bool,
+    },
+}
+
+/// The state of a parked row without its details: what is stored, listed and filtered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ParkedState {
+    /// Waits for its time.
+    Scheduled,
+    /// Waits for its next attempt.
+    Retrying,
+    /// Waits behind a head.
+    Held,
+    /// Waits for an operator.
+    Dead,
+}
+
+impl ParkedState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Scheduled, Self::Retrying, Self::Held, Self::Dead];
+
+    /// The stable name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Retrying => "retrying",
+            Self::Held => "held",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// The inverse of [`Self::name`].
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+impl fmt::Display for ParkedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Parked {
+    /// The state without its details.
+    #[must_use]
+    pub fn state(&self) -> ParkedState {
+        match self {
+            Self::Scheduled { .. } => ParkedState::Scheduled,
+            Self::Retrying { .. } => ParkedState::Retrying,
+            Self::Held => ParkedState::Held,
+            Self::Dead { .. } => ParkedState::Dead,
+        }
+    }
+
+    /// Whether a keyed row in this state stands in its key's line.
+    #[must_use]
+    pub fn in_line(&self) -> bool {
+        match self {
+            Self::Scheduled { .. } => false,
+            Self::Retrying { .. } | Self::Held => true,
+            Self::Dead { blocks, .. } => *blocks,
+        }
+    }
+}
+
+/// A key that has a line in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockedKey {
+    /// The key.
+    pub key: KeyHash,
+    /// How many rows stand in its line.
+    pub rows: u32,
+}
+
+/// A parked row that may run now.
+#[derive(Clone, Debug)]
+pub struct DueRow {
+    /// Its place.
+    pub ordinal: Ordinal,
+    /// Its envelope.
+    pub record: RecordRef,
+    /// Attempts made so far.
+    pub attempts: u32,
+}
+
+/// The first rows of a line whose head is due.
+#[derive(Clone, Debug)]
+pub struct DueLine {
+    /// The key.
+    pub key: KeyHash,
+    /// The head and those behind it, in line order. Never empty.
+    pub rows: Vec<DueRow>,
+    /// Whether the line is longer than `rows`.
+    pub more: bool,
+}
+
+/// Parked rows that may run now.
+#[derive(Clone, Debug, Default)]
+pub struct DuePage {
+    /// Lines whose head is due, longest due first.
+    pub lines: Vec<DueLine>,
+    /// Rows outside of any line: scheduled ones whose time has come, and retries of messages without a key. Longest due
+    /// first.
+    pub timed: Vec<DueRow>,
+    /// In how long the next row comes due that is not returned here; `None` if none waits for time.
+    pub next_in: Option<Duration>,
+}
+
+/// How much a due read returns.
+#[derive(Clone, Copy, Debug)]
+pub struct DueLimit {
+    /// Lines at most, and timed rows at most.
+    pub lines: u32,
+    /// Rows of one line at most; at least 1.
+    pub per_line: u32,
+}

@@ -1,0 +1,1 @@
+//! An in-process transport: publisher and subscriber over a bounded queue.
