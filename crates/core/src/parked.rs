@@ -208,4 +208,7 @@ pub struct DueLimit {
     pub lines: u32,
     /// Rows of one line at most; at least 1.
     pub per_line: u32,
+    /// Bytes ([`Envelope::weight`](crate::envelope::Envelope::weight)) of all rows together at most. At least one row is
+    /// returned even if that one is larger; a line that is cut short by this has `more` set.
+    pub bytes: usize,
 }
