@@ -1,0 +1,324 @@
+//! The operator's side: looking at the store, and changing it with a trace in the audit record.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use postrider_core::{
+    BoxFuture, Result,
+    admin::{
+        Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
+        ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin,
+    },
+    envelope::MessageId,
+    key::OrderingKey,
+    lease::{Reader, Replay},
+    parked::{Cause, Ordinal, ParkedState},
+    time::Timestamp,
+};
+
+use crate::{
+    MemoryStore,
+    parked::Row,
+    records::Selection,
+    state::{Lane, Route, State, unknown},
+};
+
+impl StoreAdmin for MemoryStore {
+    fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
+        Box::pin(async move { Ok(self.transact(|state, now| state.overview(now))) })
+    }
+
+    fn parked<'a>(
+        &'a self,
+        filter: &'a ParkedFilter,
+        after: Option<(Arc<str>, Ordinal)>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<ParkedRow>>> {
+        Box::pin(async move {
+            Ok(self.transact(|state, now| {
+                let behind = state.matching(filter).filter(|(name, _, ordinal, _)| {
+                    after.as_ref().is_none_or(|(route, last)| (&***name, *ordinal) > (&**route, *last))
+                });
+                behind.take(limit as usize).map(|found| shown(found, now)).collect()
+            }))
+        })
+    }
+
+    fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
+        Box::pin(async move { Ok(self.transact(|state, _| state.dead_groups())) })
+    }
+
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>> {
+        Box::pin(async move { Ok(self.transact(|state, now| state.message(id, now))) })
+    }
+
+    fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            let rows = self.transact(|state, now| state.redrive(filter, actor, now));
+            self.ring();
+            Ok(rows)
+        })
+    }
+
+    fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            let rows = self.transact(|state, now| state.discard(filter, actor, now));
+            self.ring();
+            Ok(rows)
+        })
+    }
+
+    fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            state.route_mut(route)?.paused = Some(actor.clone());
+            state.note(actor, "pause", route.to_owned(), now);
+            Ok(())
+        })
+    }
+
+    fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            state.route_mut(route)?.paused = None;
+            state.note(actor, "resume", route.to_owned(), now);
+            Ok(())
+        })
+    }
+
+    fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>> {
+        self.change(move |state, now| state.begin_replay(spec, actor, now))
+    }
+
+    fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            if state.routes.get(name).is_none_or(|route| route.end.is_none()) {
+                return Err(unknown("replay", name));
+            }
+            state.routes.remove(name);
+            state.note(actor, "cancel-replay", name.to_owned(), now);
+            Ok(())
+        })
+    }
+
+    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            if state.routes.get(route).is_none_or(|known| known.end.is_some()) {
+                return Err(unknown("route", route));
+            }
+            state.routes.retain(|name, known| **name != *route && !known.is_replay_of(route));
+            state.note(actor, "forget-route", route.to_owned(), now);
+            Ok(())
+        })
+    }
+
+    fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        Box::pin(async move {
+            Ok(self.transact(|state, _| state.audit.iter().rev().take(limit as usize).cloned().collect()))
+        })
+    }
+}
+
+impl MemoryStore {
+    /// One change by an operator, and the bell for those who wait for it.
+    fn change<'a, T: Send + 'a>(
+        &'a self,
+        act: impl FnOnce(&mut State, Timestamp) -> Result<T> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T>> {
+        Box::pin(async move {
+            let changed = self.transact(act)?;
+            self.ring();
+            Ok(changed)
+        })
+    }
+}
+
+/// A parked row with the names by which an operator knows it.
+type Found<'a> = (&'a Arc<str>, &'a Route, Ordinal, &'a Row);
+
+impl State {
+    /// Rows that match, by route and ordinal.
+    fn matching<'a>(&'a self, filter: &'a ParkedFilter) -> impl Iterator<Item = Found<'a>> {
+        let routes =
+            self.routes.iter().filter(|(name, _)| filter.route.as_deref().is_none_or(|route| route == &***name));
+        let rows = routes.flat_map(|(name, route)| route.parked.iter().map(move |(at, row)| (name, route, at, row)));
+        rows.filter(|(_, _, _, row)| matches(filter, row))
+    }
+
+    fn overview(&self, now: Timestamp) -> Overview {
+        let shown = self.routes.iter().filter(|(_, route)| route.lanes.iter().any(|lane| !lane.over));
+        let nodes = self.live(now).map(|(id, node)| NodeStatus {
+            id: *id,
+            name: node.name.clone(),
+            routes: node.routes.clone(),
+            seen: now.since(node.seen_at),
+        });
+        Overview {
+            routes: shown.map(|(name, route)| self.route_status(name, route, now)).collect(),
+            nodes: nodes.collect(),
+            records: self.records.count(),
+        }
+    }
+
+    fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
+        let mut parked = ParkedCounts::default();
+        for (_, row) in route.parked.iter() {
+            *parked.of_mut(row.state) += 1;
+        }
+        let (pending, oldest_pending_age) = self.pending(route, now);
+        let lanes = route.lanes().filter(|(_, lane)| !lane.over).map(|(number, lane)| LaneStatus {
+            number,
+            owner: lane.owner(now),
+            epoch: lane.epoch,
+            cursor: format!("record {} of {}", lane.cursor, self.records.last()),
+        });
+        RouteStatus {
+            route: Arc::clone(name),
+            replay_of: route.reader.replay.as_ref().map(|replay| Arc::clone(&replay.of)),
+            topics: route.reader.topics.to_string(),
+            paused: route.paused.clone(),
+            pending,
+            oldest_pending_age,
+            parked,
+            lanes: lanes.collect(),
+        }
+    }
+
+    /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
+    fn pending(&self, route: &Route, now: Timestamp) -> (u64, Option<Duration>) {
+        let least = route.lanes.iter().filter(|lane| !lane.over).map(|lane| lane.cursor).min().unwrap_or(u64::MAX);
+        let selection = Selection { reader: &route.reader, lane: None, end: route.end };
+        let (mut pending, mut oldest) = (0, None);
+        for (position, stored) in self.records.iterate(&selection, least) {
+            let lane = &route.lanes[stored.lane(route.reader.order, route.lane_count()) as usize];
+            if lane.over || position <= lane.cursor {
+                continue;
+            }
+            pending += 1;
+            if stored.record.envelope.deliver_at.is_none_or(|at| at <= now) {
+                oldest = oldest.max(Some(now.since(stored.record.enqueued_at)));
+            }
+            if pending == PENDING_COUNT_MAX {
+                break;
+            }
+        }
+        (pending, oldest)
+    }
+
+    fn dead_groups(&self) -> Vec<CauseGroup> {
+        let mut groups: BTreeMap<(&str, &str), CauseGroup> = BTreeMap::new();
+        let dead = ParkedFilter { state: Some(ParkedState::Dead), ..ParkedFilter::default() };
+        for (name, _, _, row) in self.matching(&dead) {
+            let (code, detail) = row.cause.as_ref().map_or(("", ""), |cause| (cause.code(), cause.detail()));
+            let group = groups.entry((&**name, code)).or_insert_with(|| CauseGroup {
+                route: Arc::clone(name),
+                code: code.to_owned(),
+                detail: String::new(),
+                rows: 0,
+                first_at: row.parked_at,
+                last_at: row.parked_at,
+            });
+            group.rows += 1;
+            group.first_at = group.first_at.min(row.parked_at);
+            if row.parked_at >= group.last_at {
+                (group.last_at, group.detail) = (row.parked_at, detail.to_owned());
+            }
+        }
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.rows));
+        groups
+    }
+
+    fn message(&self, id: MessageId, now: Timestamp) -> MessageTrace {
+        let found = self.records.find(id);
+        let mut passed = Vec::new();
+        if let Some((position, _)) = found {
+            for (name, route, number, lane) in self.lanes() {
+                let of_lane = Some((number, route.lane_count()));
+                let selection = Selection { reader: &route.reader, lane: of_lane, end: route.end };
+                if self.records.iterate(&selection, position - 1).next().is_some_and(|(next, _)| next == position) {
+                    passed.push((Arc::clone(name), position <= lane.cursor));
+                }
+            }
+        }
+        let of_message = ParkedFilter { id: Some(id), ..ParkedFilter::default() };
+        MessageTrace {
+            record: found.map(|(_, stored)| (stored.record.envelope.clone(), stored.record.enqueued_at)),
+            passed,
+            parked: self.matching(&of_message).map(|found| shown(found, now)).collect(),
+        }
+    }
+
+    fn redrive(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {
+        let found = self.matching(filter).filter(|(_, _, _, row)| row.state == ParkedState::Dead);
+        let dead: Vec<_> = found.map(|(name, _, ordinal, _)| (Arc::clone(name), ordinal)).collect();
+        for (name, ordinal) in &dead {
+            let route = self.routes.get_mut(name).expect("its row was just found");
+            route.parked.redrive(*ordinal, now);
+            // A replay that has ended goes on for the sake of this row.
+            for lane in &mut route.lanes {
+                lane.over = false;
+            }
+        }
+        self.note_rows(actor, "redrive", filter, dead.len(), now)
+    }
+
+    fn discard(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {
+        let found: Vec<_> = self.matching(filter).map(|(name, _, ordinal, _)| (Arc::clone(name), ordinal)).collect();
+        for (name, ordinal) in &found {
+            if let Some(route) = self.routes.get_mut(name) {
+                route.parked.remove(*ordinal);
+            }
+            self.drop_empty_replay(name);
+        }
+        self.note_rows(actor, "discard", filter, found.len(), now)
+    }
+
+    fn begin_replay(&mut self, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Result<Arc<str>> {
+        let of = self.route_mut(&spec.route)?;
+        let replay = Replay { of: spec.route.as_str().into(), filter: spec.filter.clone(), rate: spec.rate };
+        let reader = Reader { topics: of.reader.topics.clone(), order: of.reader.order, replay: Some(replay) };
+        let lanes = of.lane_count();
+        self.replays_begun += 1;
+        let name: Arc<str> = format!("{}#replay-{}", spec.route, self.replays_begun).into();
+        let (begin, end, epoch) = (self.records.before_oldest(), self.records.last(), self.next_epoch());
+        let mut route = Route::new(reader, Some(end));
+        route.lanes = (0..lanes).map(|_| Lane::new(begin, epoch)).collect();
+        self.routes.insert(Arc::clone(&name), route);
+        self.note(actor, "replay", format!("{name}: {:?}", spec.filter), now);
+        Ok(name)
+    }
+
+    /// Notes how many rows were changed. Nothing changed is nothing to note.
+    fn note_rows(&mut self, actor: &Actor, action: &str, filter: &ParkedFilter, rows: usize, now: Timestamp) -> u64 {
+        if rows > 0 {
+            self.note(actor, action, format!("{rows} rows of {filter:?}"), now);
+        }
+        rows as u64
+    }
+
+    fn note(&mut self, actor: &Actor, action: &str, subject: String, now: Timestamp) {
+        self.audit.push(AuditEntry { at: now, actor: actor.clone(), action: action.to_owned(), subject });
+    }
+}
+
+fn matches(filter: &ParkedFilter, row: &Row) -> bool {
+    let envelope = &row.record.envelope;
+    let code = row.cause.as_ref().map(Cause::code);
+    filter.state.is_none_or(|state| row.state == state)
+        && filter.cause.as_deref().is_none_or(|wanted| code == Some(wanted))
+        && filter.key.as_deref().is_none_or(|wanted| envelope.key.as_ref().map(OrderingKey::as_str) == Some(wanted))
+        && filter.id.is_none_or(|id| envelope.id == id)
+}
+
+fn shown((name, route, ordinal, row): Found<'_>, now: Timestamp) -> ParkedRow {
+    let waits = matches!(row.state, ParkedState::Scheduled | ParkedState::Retrying);
+    ParkedRow {
+        route: Arc::clone(name),
+        ordinal,
+        state: row.state,
+        head: route.parked.is_head(ordinal),
+        attempts: row.attempts,
+        cause: row.cause.as_ref().map(|cause| (cause.code().to_owned(), cause.detail().to_owned())),
+        due_in: row.due_at.filter(|_| waits).map(|due_at| due_at.since(now)),
+        age: now.since(row.parked_at),
+        envelope: row.record.envelope.clone(),
+    }
+}

@@ -1,0 +1,106 @@
+//! Nodes, routes and who may act on which lane.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    lease::{LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    time::Timestamp,
+};
+
+use crate::state::{KnownNode, Lane, Route, State};
+
+impl State {
+    pub(crate) fn register(&mut self, node: &Node, routes: &[RouteSpec], now: Timestamp) {
+        self.see(node, now);
+        for spec in routes {
+            self.register_route(spec);
+        }
+    }
+
+    fn register_route(&mut self, spec: &RouteSpec) {
+        let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
+        let wanted = spec.lanes.max(1);
+        let begin = match spec.start {
+            Start::Oldest => self.records.before_oldest(),
+            Start::Now => self.records.last(),
+        };
+        let known = self.routes.get(&spec.name);
+        let change = known.is_none_or(|route| route.lane_count() != wanted);
+        let least = known.and_then(|route| route.lanes.iter().map(|lane| lane.cursor).min());
+        // One fresh epoch for all lanes fences every owner of the old ones.
+        let epoch = change.then(|| self.next_epoch());
+        let route = self.routes.entry(Arc::clone(&spec.name)).or_insert_with(|| Route::new(reader.clone(), None));
+        if *route.reader != reader {
+            route.reader = Arc::new(reader);
+        }
+        if let Some(epoch) = epoch {
+            route.lanes = (0..wanted).map(|_| Lane::new(least.unwrap_or(begin), epoch)).collect();
+        }
+    }
+
+    pub(crate) fn heartbeat(&mut self, node: &Node, now: Timestamp) -> Roster {
+        self.see(node, now);
+        let until = now.saturating_add(node.lease_life);
+        for lane in self.routes.values_mut().flat_map(|route| &mut route.lanes) {
+            if let Some((owner, expires_at)) = &mut lane.owner
+                && *owner == node.id
+            {
+                *expires_at = until;
+            }
+        }
+        self.roster(now)
+    }
+
+    pub(crate) fn retire(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+        for lane in self.routes.values_mut().flat_map(|route| &mut route.lanes) {
+            if lane.owner.is_some_and(|(owner, _)| owner == node) {
+                lane.owner = None;
+            }
+        }
+    }
+
+    /// A node that asks for a lane which it owns already gets it under a new epoch: the answer to its first request was
+    /// lost, and since its heartbeats extend the lease nobody else could ever take the lane.
+    pub(crate) fn acquire(&mut self, id: &LaneId, node: &Node, now: Timestamp) -> Option<Lease> {
+        let free = self.lane_mut(id)?.owner(now).is_none_or(|owner| owner == node.id);
+        if !free {
+            return None;
+        }
+        let epoch = self.next_epoch();
+        let lane = self.lane_mut(id)?;
+        lane.epoch = epoch;
+        lane.settled = 0;
+        lane.owner = Some((node.id, now.saturating_add(node.lease_life)));
+        let route = self.routes.get(&id.route)?;
+        Some(Lease { lane: id.clone(), lanes: route.lane_count(), epoch, reader: Arc::clone(&route.reader) })
+    }
+
+    /// The live nodes.
+    pub(crate) fn live(&self, now: Timestamp) -> impl Iterator<Item = (&NodeId, &KnownNode)> {
+        self.nodes.iter().filter(move |(_, node)| now < node.seen_at.saturating_add(node.lease_life))
+    }
+
+    /// A replay waits while its route is paused: both publish to the same destination.
+    pub(crate) fn is_paused(&self, route: &Route) -> bool {
+        let of = route.reader.replay.as_ref().and_then(|replay| self.routes.get(&replay.of));
+        route.paused.is_some() || of.is_some_and(|of| of.paused.is_some())
+    }
+
+    fn see(&mut self, node: &Node, now: Timestamp) {
+        let (name, routes) = (node.name.clone(), node.routes.clone());
+        self.nodes.insert(node.id, KnownNode { name, routes, lease_life: node.lease_life, seen_at: now });
+    }
+
+    fn roster(&self, now: Timestamp) -> Roster {
+        let nodes = self.live(now).map(|(id, node)| NodeStanding { id: *id, routes: node.routes.clone() }).collect();
+        let lanes = self.lanes().map(|(name, route, number, lane)| LaneStanding {
+            lane: LaneId { route: Arc::clone(name), number },
+            served_by: Arc::clone(route.reader.replay.as_ref().map_or(name, |replay| &replay.of)),
+            owner: lane.owner(now),
+            epoch: lane.epoch,
+            paused: self.is_paused(route),
+        });
+        Roster { nodes, lanes: lanes.collect() }
+    }
+}
