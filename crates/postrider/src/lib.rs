@@ -1,1 +1,84 @@
-//! Transactional outbox, relay, inbox and sagas: the engine and the one crate an application depends on.
+//! Postrider: transactional outbox and relay.
+//!
+//! A service changes its data and announces it in one database transaction; Postrider carries the announcement to the
+//! broker. Nothing lost, nothing sent that was rolled back, order kept per key.
+//!
+//! ```
+//! use std::{borrow::Cow, sync::Arc};
+//! use postrider::{Message, Outbox, Relay, Route, handler::Handler, memory::MemoryStore};
+//!
+//! #[derive(serde::Serialize)]
+//! struct OrderPlaced { order: String }
+//!
+//! impl Message for OrderPlaced {
+//!     const NAME: &'static str = "order.placed";
+//!     fn key(&self) -> Option<Cow<'_, str>> { Some(self.order.as_str().into()) }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> postrider::Result<()> {
+//! let store = MemoryStore::new();
+//! let outbox = Outbox::new(store.dialect());
+//!
+//! // In the application: the message commits with the data, or not at all.
+//! let mut tx = store.begin();
+//! outbox.enqueue(&mut tx, &OrderPlaced { order: "4711".into() })?;
+//! tx.commit()?;
+//!
+//! // Beside it, or in a process of its own: the relay.
+//! let (sender, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+//! let print = Handler::new(move |record| {
+//!     let sender = sender.clone();
+//!     async move { sender.send(record.envelope.name.to_string()).map_err(|_| "nobody listens") }
+//! });
+//! let relay = Relay::builder(Arc::new(store)).route(Route::new("everything", print)).build()?;
+//! let handle = relay.handle();
+//! let running = tokio::spawn(relay.run());
+//! assert_eq!(arrived.recv().await.as_deref(), Some("order.placed"));
+//! handle.drain();
+//! running.await.expect("no panic")?;
+//! # Ok(()) }
+//! ```
+//!
+//! The way of a message, as modules: [`outbox`] (enqueue) → [`relay`] (read, dispatch, settle) → a publisher. The
+//! [`handler`] module makes a publisher of an async function.
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `memory` (default) | a store and a transport inside the process |
+//! | `sqlite` | the SQLite store, with rusqlite transactions |
+//! | `sqlx-sqlite` | sqlx transactions for it |
+//! | `ndjson` | a transport that writes one JSON object per line |
+
+pub mod handler;
+pub mod outbox;
+pub mod relay;
+pub mod runtime;
+
+pub use outbox::{Enqueue, Outbox};
+pub use postrider_core::{
+    self as core, Error, ErrorKind, Result,
+    envelope::{Envelope, MessageId},
+    message::Message,
+    transport::Outcome,
+};
+pub use relay::{Relay, Route};
+
+/// The store and the transport that live inside the process.
+#[cfg(feature = "memory")]
+pub mod memory {
+    pub use postrider_store_memory::*;
+    pub use postrider_transport_memory::*;
+}
+
+/// The SQLite store.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use postrider_store_sqlite::*;
+}
+
+/// The transport that writes one JSON object per line.
+#[cfg(feature = "ndjson")]
+pub mod ndjson {
+    pub use postrider_transport_ndjson::*;
+}

@@ -1,0 +1,257 @@
+//! The outbox: the application's side. A message enters the caller's own transaction and commits with it, or not at all.
+//!
+//! The transaction is a type: [`Outbox::enqueue`] takes `&mut` of a transaction that
+//! [`Enlist`](postrider_core::enlist::Enlist)s with the outbox's store. A pool or a connection does not compile.
+//!
+//! ```compile_fail,E0277
+//! # use postrider::{Outbox, Message, memory::MemoryStore};
+//! # #[derive(serde::Serialize)] struct Ping;
+//! # impl Message for Ping { const NAME: &'static str = "ping"; }
+//! let mut store = MemoryStore::new();
+//! let outbox = Outbox::new(store.dialect());
+//! outbox.enqueue(&mut store, &Ping); // `MemoryStore` is not a transaction that the outbox of `Memory` can join
+//! ```
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use postrider_core::{
+    Result,
+    enlist::{Batch, Enlist},
+    envelope::{Envelope, MessageId},
+    headers::{self, Headers},
+    key::OrderingKey,
+    limits::Limits,
+    message::Message,
+    time::Timestamp,
+    trace::TraceContext,
+};
+
+type TraceSource = Arc<dyn Fn() -> Option<TraceContext> + Send + Sync>;
+
+/// Where an application enqueues. Cheap to clone; holds no connection.
+#[derive(Clone)]
+pub struct Outbox<S> {
+    store: S,
+    limits: Limits,
+    trace_source: Option<TraceSource>,
+}
+
+impl<S> Outbox<S> {
+    /// An outbox for a store's dialect, with the default [`Limits`].
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store, limits: Limits::default(), trace_source: None }
+    }
+
+    /// With other limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Says where the current trace context comes from. It is captured with every message that does not bring its own, so
+    /// that publishing and handling can be linked to the request that enqueued.
+    #[must_use]
+    pub fn with_trace_source(mut self, source: impl Fn() -> Option<TraceContext> + Send + Sync + 'static) -> Self {
+        self.trace_source = Some(Arc::new(source));
+        self
+    }
+
+    /// Enqueues one message.
+    ///
+    /// Takes effect with the caller's commit. Take the lock that orders the key *before* you enqueue: transactions that
+    /// really run at the same time have no order. A future that is dropped half-way may have written: roll back then.
+    ///
+    /// # Errors
+    /// (In what is returned, or in the future that is.) [`Limit`](postrider_core::ErrorKind::Limit) or
+    /// [`Invalid`](postrider_core::ErrorKind::Invalid) before anything is written, and whatever the database says.
+    pub fn enqueue<'a, T: Enlist<S>, M: Message>(&'a self, tx: &'a mut T, message: &M) -> T::Appended<'a> {
+        self.enqueue_with(tx, message, &Enqueue::default())
+    }
+
+    /// Enqueues one message with options.
+    ///
+    /// # Errors
+    /// As [`Self::enqueue`].
+    pub fn enqueue_with<'a, T: Enlist<S>, M: Message>(
+        &'a self,
+        tx: &'a mut T,
+        message: &M,
+        options: &Enqueue,
+    ) -> T::Appended<'a> {
+        let batch = self.seal(message, options).and_then(|envelope| self.limits.check(vec![envelope]));
+        tx.append(&self.store, batch)
+    }
+
+    /// Enqueues many messages, in as few statements as the client library can.
+    ///
+    /// # Errors
+    /// As [`Self::enqueue`]; if one message is refused, none is written.
+    pub fn enqueue_all<'a, T: Enlist<S>, M: Message>(&'a self, tx: &'a mut T, messages: &[M]) -> T::Appended<'a> {
+        let sealed = messages.iter().map(|message| self.seal(message, &Enqueue::default())).collect::<Result<Vec<_>>>();
+        tx.append(&self.store, sealed.and_then(|envelopes| self.limits.check(envelopes)))
+    }
+
+    /// Enqueues envelopes that were made by hand.
+    ///
+    /// # Errors
+    /// As [`Self::enqueue`].
+    pub fn enqueue_raw<'a, T: Enlist<S>>(&'a self, tx: &'a mut T, envelopes: Vec<Envelope>) -> T::Appended<'a> {
+        tx.append(&self.store, self.limits.check(envelopes))
+    }
+
+    /// Encodes and checks messages now, to be appended later with [`Self::enqueue_prepared`]: for transactions whose body
+    /// may run several times, so that every run appends the same ids.
+    ///
+    /// # Errors
+    /// If a message cannot be encoded or breaks a limit.
+    pub fn prepare<M: Message>(&self, messages: &[M], options: &Enqueue) -> Result<Batch> {
+        let sealed = messages.iter().map(|message| self.seal(message, options)).collect::<Result<Vec<_>>>()?;
+        self.limits.check(sealed)
+    }
+
+    /// Enqueues what [`Self::prepare`] made.
+    ///
+    /// # Errors
+    /// Whatever the database says.
+    pub fn enqueue_prepared<'a, T: Enlist<S>>(&'a self, tx: &'a mut T, prepared: &Batch) -> T::Appended<'a> {
+        tx.append(&self.store, Ok(prepared.clone()))
+    }
+
+    fn seal<M: Message>(&self, message: &M, options: &Enqueue) -> Result<Envelope> {
+        let key = options.key.clone().or_else(|| message.key().map(|key| key.into_owned().into()));
+        Ok(Envelope {
+            id: options.id.unwrap_or_else(MessageId::generate),
+            topic: options.topic.as_deref().map_or_else(|| message.topic().as_ref().into(), Into::into),
+            name: M::NAME.into(),
+            key,
+            headers: self.headers(M::CONTENT_TYPE, options)?,
+            payload: message.encode()?.into(),
+            deliver_at: options.deliver_at,
+            expires_at: options.expires_at,
+            attempts_max: options.attempts_max.or_else(|| message.attempts_max()),
+        })
+    }
+
+    fn headers(&self, content_type: &str, options: &Enqueue) -> Result<Headers> {
+        let given = |name: &str| options.headers.iter().any(|(other, _)| other == name);
+        let mut pairs = Vec::new();
+        if content_type != "application/json" && !given(headers::CONTENT_TYPE) {
+            pairs.push((headers::CONTENT_TYPE.to_owned(), content_type.to_owned()));
+        }
+        if let Some(source) = &self.trace_source
+            && !given(headers::TRACEPARENT)
+            && let Some(context) = source()
+        {
+            pairs.push((headers::TRACEPARENT.to_owned(), context.traceparent().to_owned()));
+            pairs.extend(context.tracestate().map(|state| (headers::TRACESTATE.to_owned(), state.to_owned())));
+        }
+        Headers::new(pairs.iter().chain(&options.headers).map(|(name, value)| (name, value)))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Outbox<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("store", &self.store).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What can be said about a message beside its value.
+///
+/// ```
+/// use std::time::Duration;
+/// use postrider::Enqueue;
+/// let reminder = Enqueue::new().key("order-4711").deliver_in(Duration::from_secs(3600)).header("tenant", "acme");
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Enqueue {
+    id: Option<MessageId>,
+    topic: Option<String>,
+    key: Option<OrderingKey>,
+    headers: Vec<(String, String)>,
+    deliver_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+    attempts_max: Option<u32>,
+}
+
+impl Enqueue {
+    /// Nothing said.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An id of the caller's, for example one that was derived from a request. It must be unique; brokers and inboxes
+    /// recognise duplicates by it. Default: a fresh one.
+    pub fn id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Another topic than the message's own.
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topic = Some(topic.into());
+        self
+    }
+
+    /// Another ordering key than the message's own.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into().into());
+        self
+    }
+
+    /// A header. A repeated name keeps its last value.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// The story that this message belongs to.
+    pub fn correlation_id(self, id: impl Into<String>) -> Self {
+        self.header(headers::CORRELATION_ID, id)
+    }
+
+    /// The message that caused this one.
+    pub fn causation_id(self, id: MessageId) -> Self {
+        self.header(headers::CAUSATION_ID, id.to_string())
+    }
+
+    /// A trace context to carry instead of the current one.
+    pub fn trace(self, context: &TraceContext) -> Self {
+        let with = self.header(headers::TRACEPARENT, context.traceparent());
+        match context.tracestate() {
+            Some(state) => with.header(headers::TRACESTATE, state),
+            None => with,
+        }
+    }
+
+    /// Not before this instant, by the store's clock. It gets its place in its key's order when it comes due.
+    pub fn deliver_at(mut self, at: SystemTime) -> Self {
+        self.deliver_at = Some(at.into());
+        self
+    }
+
+    /// Not before this much time has passed, counted now and by this process's clock.
+    pub fn deliver_in(mut self, wait: Duration) -> Self {
+        self.deliver_at = Some(Timestamp::now().saturating_add(wait));
+        self
+    }
+
+    /// Worthless from this instant on, by the store's clock. If it has not been published by then it is kept as dead, with
+    /// the cause `expired`, and its key goes on.
+    pub fn expires_at(mut self, at: SystemTime) -> Self {
+        self.expires_at = Some(at.into());
+        self
+    }
+
+    /// Another number of attempts than the route's policy or the message type says.
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = Some(attempts);
+        self
+    }
+}

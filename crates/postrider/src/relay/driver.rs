@@ -1,0 +1,391 @@
+//! The driver: runs one lane's effects on a real store and publisher. All that it knows is how to wait.
+//!
+//! It owns every future that it starts in one unordered set and drops none on purpose. Dropping the driver is a crash:
+//! publishes in flight are abandoned, and the next owner publishes them again under the same ids.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use postrider_core::{
+    BoxFuture, Error, Result,
+    lease::Lease,
+    log::{Cursor, Marks, Page, Resumed, Settlement},
+    parked::{Cause, DuePage},
+    transport::Outcome,
+};
+use tokio::sync::watch;
+
+use super::{
+    events::Event,
+    lane::{Commit, Effect, Lane, Mark, Note, Settled, Tick, ticks},
+    planted::Plant,
+    route::{DeadLetter, Route},
+    supervisor::Context,
+};
+
+/// What the supervisor wants of a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Orders {
+    /// Act no later than this.
+    pub(super) valid_until: Tick,
+    /// Drain, and keep the lane idle.
+    pub(super) paused: bool,
+    /// Drain, and give the lane back.
+    pub(super) leave: bool,
+    /// Somebody else owns it.
+    pub(super) fenced: bool,
+}
+
+/// How a lane's driver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Drained,
+    Deadline,
+    Fenced,
+    Finished,
+    Crashed,
+}
+
+impl Ended {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Drained => "drained",
+            Self::Deadline => "deadline",
+            Self::Fenced => "fenced",
+            Self::Finished => "finished",
+            Self::Crashed => "crashed",
+        }
+    }
+}
+
+/// One operation has finished.
+enum Done {
+    Read(Result<Page>),
+    Due(Result<DuePage>),
+    Settled(Result<()>),
+    Published(u32, Vec<Outcome>),
+    Finished(Result<bool>),
+    Hint,
+}
+
+pub(super) struct LaneDriver {
+    pub(super) context: Arc<Context>,
+    pub(super) route: Arc<Route>,
+    pub(super) lease: Arc<Lease>,
+    pub(super) orders: watch::Receiver<Orders>,
+}
+
+impl LaneDriver {
+    /// Until the lane is given back, lost, or over.
+    pub(super) async fn run(mut self) -> Ended {
+        loop {
+            let orders = *self.orders.borrow_and_update();
+            if orders.fenced {
+                return Ended::Fenced;
+            }
+            if orders.leave {
+                return Ended::Drained;
+            }
+            if orders.paused {
+                if self.orders.changed().await.is_err() {
+                    return Ended::Crashed;
+                }
+                continue;
+            }
+            let resumed = match self.context.log.resume(&self.lease).await {
+                Ok(resumed) => resumed,
+                Err(error) if error.is_fenced() => return Ended::Fenced,
+                Err(error) => {
+                    self.store_failed("resume", &error);
+                    self.sleep_until(self.now() + ticks(Duration::from_millis(200))).await;
+                    continue;
+                }
+            };
+            match Work::new(&self, resumed).run(&mut self.orders).await {
+                Ended::Drained => {} // paused, or leaving: the orders say which
+                ended => return ended,
+            }
+        }
+    }
+
+    fn now(&self) -> Tick {
+        ticks(self.context.runtime.now())
+    }
+
+    fn sleep_until(&self, at: Tick) -> BoxFuture<'static, ()> {
+        if at >= Tick::MAX / 4 {
+            return Box::pin(std::future::pending());
+        }
+        self.context.runtime.sleep_until(Duration::from_micros(at))
+    }
+
+    fn store_failed(&self, operation: &'static str, error: &Error) {
+        self.context.observer.observe(&Event::StoreFailed { operation, error });
+    }
+}
+
+/// A page whose records are not all passed yet.
+struct KeptPage {
+    number: u64,
+    length: u32,
+    marks: Marks,
+    end: Cursor,
+}
+
+/// From `resume` to a drain: one life of the state machine.
+struct Work {
+    context: Arc<Context>,
+    route: Arc<Route>,
+    lease: Arc<Lease>,
+    lane: Lane,
+    cursor: Cursor,
+    pages: VecDeque<KeptPage>,
+    pages_read: u64,
+    under_way: FuturesUnordered<BoxFuture<'static, Done>>,
+    durable_reported: u64,
+    drain_by: Option<Tick>,
+    /// For a replay that has read its last record: when to ask the store whether it is over.
+    finish_at: Option<Tick>,
+}
+
+impl Work {
+    fn new(driver: &LaneDriver, resumed: Resumed) -> Self {
+        let (context, route, lease) =
+            (Arc::clone(&driver.context), Arc::clone(&driver.route), Arc::clone(&driver.lease));
+        let rate = lease.reader.replay.as_ref().and_then(|replay| replay.rate);
+        let options = route.lane_options(rate, context.runtime.random(), context.plant);
+        let lane = Lane::new(options, &resumed.blocked, driver.orders.borrow().valid_until);
+        let mut work = Self {
+            context,
+            route,
+            lease,
+            lane,
+            cursor: resumed.cursor,
+            pages: VecDeque::new(),
+            pages_read: 0,
+            under_way: FuturesUnordered::new(),
+            durable_reported: 0,
+            drain_by: None,
+            finish_at: None,
+        };
+        work.wait_for_hint();
+        work
+    }
+
+    async fn run(mut self, orders: &mut watch::Receiver<Orders>) -> Ended {
+        let mut effects = Vec::new();
+        loop {
+            let now = ticks(self.context.runtime.now());
+            let wanted = *orders.borrow_and_update();
+            if wanted.fenced {
+                return Ended::Fenced;
+            }
+            self.obey(now, wanted);
+            self.lane.poll(now, &mut effects);
+            for effect in effects.drain(..) {
+                if matches!(effect, Effect::Drained) {
+                    return Ended::Drained;
+                }
+                self.start(now, effect);
+            }
+            self.count();
+            if self.drain_by.is_some_and(|by| now >= by) {
+                return Ended::Deadline;
+            }
+            self.ask_whether_finished(now);
+
+            let mut done = self.under_way.next().now_or_never().flatten();
+            if done.is_none() {
+                let wake = self.lane.wake_at(now).min(self.drain_by.unwrap_or(Tick::MAX));
+                let wake = if self.lane.idle() { wake.min(self.finish_at.unwrap_or(Tick::MAX)) } else { wake };
+                tokio::select! {
+                    biased;
+                    next = self.under_way.next() => done = next,
+                    changed = orders.changed() => {
+                        if changed.is_err() {
+                            return Ended::Crashed; // the relay itself was dropped
+                        }
+                    }
+                    () = sleep(&self.context, wake) => {}
+                }
+            }
+            // Everything that has finished, before the machine is polled once.
+            while let Some(next) = done {
+                if let Some(ended) = self.take(next) {
+                    return ended;
+                }
+                done = self.under_way.next().now_or_never().flatten();
+            }
+        }
+    }
+
+    fn obey(&mut self, now: Tick, orders: Orders) {
+        let ignore = cfg!(feature = "planted") && self.context.plant == Plant::IgnoreLease;
+        self.lane.renewed(if ignore { Tick::MAX } else { orders.valid_until });
+        if (orders.leave || orders.paused) && self.drain_by.is_none() {
+            self.lane.drain(now);
+            self.drain_by = Some(now + ticks(self.context.options.drain_deadline));
+        }
+    }
+
+    fn start(&mut self, now: Tick, effect: Effect) {
+        let (log, lease) = (Arc::clone(&self.context.log), Arc::clone(&self.lease));
+        match effect {
+            Effect::Read { limit } => {
+                let after = self.cursor.clone();
+                self.begin(async move { Done::Read(log.read(&lease, &after, limit).await) });
+            }
+            Effect::ReadDue { limit } => self.begin(async move { Done::Due(log.due(&lease, limit).await) }),
+            Effect::Settle(commit) => {
+                let settlement = self.settlement(&commit);
+                self.context.stats.settles.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.begin(async move { Done::Settled(log.settle(&lease, &settlement).await) });
+            }
+            Effect::Publish { batch, records } => {
+                self.context.stats.publishes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let publisher = Arc::clone(&self.route.publisher);
+                let count = records.len();
+                let too_late = sleep(&self.context, now + ticks(self.route.publish_timeout));
+                self.begin(async move {
+                    let outcomes = tokio::select! {
+                        biased;
+                        outcomes = publisher.publish(records) => outcomes,
+                        () = too_late => vec![Outcome::Unknown(Cause::new("timeout", "no answer in time")); count],
+                    };
+                    Done::Published(batch, outcomes)
+                });
+            }
+            Effect::Note(note) => self.tell(note),
+            Effect::Drained => unreachable!("handled by the caller"),
+        }
+    }
+
+    fn begin(&mut self, operation: impl Future<Output = Done> + Send + 'static) {
+        self.under_way.push(Box::pin(operation));
+    }
+
+    fn wait_for_hint(&mut self) {
+        let log = Arc::clone(&self.context.log);
+        self.begin(async move {
+            log.hint().await;
+            Done::Hint
+        });
+    }
+
+    fn take(&mut self, done: Done) -> Option<Ended> {
+        let now = ticks(self.context.runtime.now());
+        match done {
+            Done::Published(batch, outcomes) => self.lane.published(now, batch, outcomes),
+            Done::Read(Ok(page)) => self.page_read(now, &page),
+            Done::Due(Ok(page)) => self.lane.due_read(now, page),
+            Done::Settled(Ok(())) => self.lane.settled(now, Settled::Done),
+            Done::Finished(Ok(true)) => return Some(Ended::Finished),
+            Done::Finished(Ok(false)) => self.finish_at = Some(now + ticks(Duration::from_millis(500))),
+            Done::Hint => {
+                self.lane.hint(now);
+                self.wait_for_hint();
+            }
+            Done::Read(Err(error)) | Done::Due(Err(error)) | Done::Settled(Err(error)) | Done::Finished(Err(error))
+                if error.is_fenced() =>
+            {
+                return Some(Ended::Fenced);
+            }
+            Done::Read(Err(error)) => {
+                self.store_failed("read", &error);
+                self.lane.read_failed(now);
+            }
+            Done::Due(Err(error)) => {
+                self.store_failed("due", &error);
+                self.lane.due_failed(now);
+            }
+            Done::Settled(Err(error)) => {
+                self.store_failed("settle", &error);
+                self.lane.settled(now, Settled::Perhaps);
+            }
+            Done::Finished(Err(error)) => {
+                self.store_failed("finish", &error);
+                self.finish_at = Some(now + ticks(Duration::from_secs(1)));
+            }
+        }
+        None
+    }
+
+    fn page_read(&mut self, now: Tick, page: &Page) {
+        let moved = page.end != self.cursor;
+        if !page.records.is_empty() || moved {
+            let length = u32::try_from(page.records.len()).expect("no more than was asked for");
+            let (marks, end) = (Arc::clone(&page.marks), page.end.clone());
+            self.pages.push_back(KeptPage { number: self.pages_read, length, marks, end });
+            self.pages_read += 1;
+            self.cursor = page.end.clone();
+        }
+        if page.ended && self.finish_at.is_none() {
+            self.finish_at = Some(now);
+        }
+        self.lane.page_read(now, &page.records, moved, page.more);
+    }
+
+    fn settlement(&mut self, commit: &Commit) -> Settlement {
+        let advance = commit.advance.map(|mark| self.cursor_at(mark));
+        Settlement { advance, ..commit.settlement.clone() }
+    }
+
+    fn cursor_at(&mut self, mark: Mark) -> Cursor {
+        while self.pages.front().is_some_and(|page| page.number < mark.page) {
+            self.pages.pop_front();
+        }
+        let page = self.pages.front().expect("kept until it is passed");
+        if mark.passed == page.length { page.end.clone() } else { (page.marks)(mark.passed) }
+    }
+
+    fn ask_whether_finished(&mut self, now: Tick) {
+        if self.drain_by.is_none() && self.lane.idle() && self.finish_at.is_some_and(|at| now >= at) {
+            self.finish_at = Some(Tick::MAX);
+            let (log, lease) = (Arc::clone(&self.context.log), Arc::clone(&self.lease));
+            self.begin(async move { Done::Finished(log.finish(&lease).await) });
+        }
+    }
+
+    fn count(&mut self) {
+        let durable = self.lane.counts().durable;
+        let new = durable - self.durable_reported;
+        if new > 0 {
+            self.context.stats.durable.fetch_add(new, std::sync::atomic::Ordering::Relaxed);
+            self.durable_reported = durable;
+        }
+    }
+
+    fn tell(&self, note: Note) {
+        let lane = &self.lease.lane;
+        let observer = &self.context.observer;
+        match note {
+            Note::Rejected { record, attempts, cause } => {
+                observer.observe(&Event::Rejected { lane, id: record.envelope.id, attempts, cause: &cause });
+            }
+            Note::Dead { record, attempts, cause, blocks } => {
+                self.context.stats.dead.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                observer.observe(&Event::Dead { lane, id: record.envelope.id, attempts, cause: &cause, blocks });
+                if let Some(hook) = &self.route.on_dead_letter {
+                    let route = Arc::clone(&lane.route);
+                    self.context.runtime.spawn(hook(DeadLetter { route, record, attempts, cause, blocks }));
+                }
+            }
+            Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),
+            Note::BreakerClosed => observer.observe(&Event::BreakerClosed { lane }),
+            Note::Stalled { record, limit } => {
+                observer.observe(&Event::Stalled { lane, id: record.envelope.id, limit });
+            }
+        }
+    }
+
+    fn store_failed(&self, operation: &'static str, error: &Error) {
+        self.context.observer.observe(&Event::StoreFailed { operation, error });
+    }
+}
+
+fn sleep(context: &Context, at: Tick) -> BoxFuture<'static, ()> {
+    if at >= Tick::MAX / 4 {
+        return Box::pin(std::future::pending());
+    }
+    context.runtime.sleep_until(Duration::from_micros(at))
+}

@@ -1,0 +1,185 @@
+//! Everything that a relay tells: events for logs and metrics, and counters.
+//!
+//! This is a contract: tests assert it. Adapters neither log nor count what they return; it is done here, once.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use postrider_core::{
+    Error,
+    envelope::MessageId,
+    lease::{Epoch, LaneId},
+    parked::Cause,
+};
+
+/// Something that happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// This node took a lane.
+    LaneAcquired {
+        /// The lane.
+        lane: &'a LaneId,
+        /// The new epoch.
+        epoch: Epoch,
+    },
+    /// This node gave a lane back, or lost it.
+    LaneEnded {
+        /// The lane.
+        lane: &'a LaneId,
+        /// `drained`, `fenced`, `finished`, `deadline`, `crashed`.
+        how: &'static str,
+    },
+    /// The destination refused a message; it will be tried again.
+    Rejected {
+        /// The lane.
+        lane: &'a LaneId,
+        /// The message.
+        id: MessageId,
+        /// Attempts made.
+        attempts: u32,
+        /// Why.
+        cause: &'a Cause,
+    },
+    /// A message was given up.
+    Dead {
+        /// The lane.
+        lane: &'a LaneId,
+        /// The message.
+        id: MessageId,
+        /// Attempts made.
+        attempts: u32,
+        /// Why.
+        cause: &'a Cause,
+        /// Whether its key waits for an operator.
+        blocks: bool,
+    },
+    /// The destination takes nothing: the lane waits, and no attempts are counted.
+    BreakerOpened {
+        /// The lane.
+        lane: &'a LaneId,
+        /// Why.
+        cause: &'a Cause,
+    },
+    /// The destination answers again.
+    BreakerClosed {
+        /// The lane.
+        lane: &'a LaneId,
+    },
+    /// A named limit keeps the cursor from passing a message.
+    Stalled {
+        /// The lane.
+        lane: &'a LaneId,
+        /// The first message that cannot be passed.
+        id: MessageId,
+        /// The limit.
+        limit: &'static str,
+    },
+    /// The store could not do something; it is tried again.
+    StoreFailed {
+        /// What: `register`, `heartbeat`, `acquire`, `resume`, `read`, `due`, `settle`, `release`, `finish`, `purge`.
+        operation: &'static str,
+        /// How.
+        error: &'a Error,
+    },
+    /// Retention removed delivered records.
+    Purged {
+        /// How many.
+        records: u64,
+    },
+    /// The relay has stopped.
+    Stopped {
+        /// How long the drain took.
+        drained_in: Duration,
+    },
+}
+
+/// Who is told. Calls come from the relay's own tasks and must not block.
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn observe(&self, event: &Event<'_>);
+}
+
+/// Writes every event as a line of `tracing`, under the target `postrider::relay`.
+#[derive(Clone, Copy, Debug)]
+pub struct TracingObserver;
+
+impl Observer for TracingObserver {
+    fn observe(&self, event: &Event<'_>) {
+        use tracing::{debug, info, warn};
+        const TARGET: &str = "postrider::relay";
+        match event {
+            Event::LaneAcquired { lane, epoch } => info!(target: TARGET, %lane, epoch = epoch.0, "lane acquired"),
+            Event::LaneEnded { lane, how } => info!(target: TARGET, %lane, how, "lane ended"),
+            Event::Rejected { lane, id, attempts, cause } => {
+                debug!(target: TARGET, %lane, %id, attempts, %cause, "message rejected, will be tried again");
+            }
+            Event::Dead { lane, id, attempts, cause, blocks } => {
+                warn!(target: TARGET, %lane, %id, attempts, %cause, blocks, "message given up");
+            }
+            Event::BreakerOpened { lane, cause } => {
+                warn!(target: TARGET, %lane, %cause, "destination takes nothing; the lane waits, no attempts are counted");
+            }
+            Event::BreakerClosed { lane } => info!(target: TARGET, %lane, "destination answers again"),
+            Event::Stalled { lane, id, limit } => {
+                warn!(target: TARGET, %lane, %id, limit, "a limit keeps the cursor from passing this message");
+            }
+            Event::StoreFailed { operation, error } => {
+                warn!(target: TARGET, operation, error = error.chain(), "the store failed; it is tried again");
+            }
+            Event::Purged { records } => debug!(target: TARGET, records, "delivered records removed"),
+            Event::Stopped { drained_in } => info!(target: TARGET, ?drained_in, "relay stopped"),
+        }
+    }
+}
+
+/// Counters since the relay started, over all its lanes.
+#[derive(Debug, Default)]
+pub struct Stats {
+    pub(crate) durable: AtomicU64,
+    pub(crate) publishes: AtomicU64,
+    pub(crate) settles: AtomicU64,
+    pub(crate) dead: AtomicU64,
+    pub(crate) fenced: AtomicU64,
+    pub(crate) lanes: AtomicU64,
+}
+
+impl Stats {
+    /// Messages that a destination has for good.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Batches handed to publishers.
+    #[must_use]
+    pub fn publishes(&self) -> u64 {
+        self.publishes.load(Ordering::Relaxed)
+    }
+
+    /// Commits to the store.
+    #[must_use]
+    pub fn settles(&self) -> u64 {
+        self.settles.load(Ordering::Relaxed)
+    }
+
+    /// Messages given up.
+    #[must_use]
+    pub fn dead(&self) -> u64 {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Lanes lost to another owner.
+    #[must_use]
+    pub fn fenced(&self) -> u64 {
+        self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// Lanes that this node owns now.
+    #[must_use]
+    pub fn lanes(&self) -> u64 {
+        self.lanes.load(Ordering::Relaxed)
+    }
+}

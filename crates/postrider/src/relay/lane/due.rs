@@ -1,0 +1,159 @@
+//! Rows come back from the store: lines whose head is due, and timed rows.
+
+use postrider_core::parked::{DueLimit, DuePage, DueRow, Ordinal, Parked};
+
+use super::{
+    Control, Effect, Lane, Ready, Tick,
+    entry::{NIL, Source},
+    ticks,
+};
+
+impl Lane {
+    /// Parked rows that may be in memory at once, beside the window: a part of the bound on duplicates.
+    fn rows_max(&self) -> usize {
+        (self.options.due_lines * (self.options.due_per_line + 1)) as usize
+    }
+
+    pub(super) fn due_is_wanted(&self, now: Tick) -> bool {
+        now >= self.due_at && !self.draining && self.active.len() < self.rows_max()
+    }
+
+    pub(super) fn ask_for_due(&mut self, now: Tick, out: &mut Vec<Effect>) {
+        self.control = Control::Due;
+        self.due_read_at = now;
+        // Rows that are in memory already come again; they must not crowd out others.
+        let lines = self.options.due_lines + u32::try_from(self.active.len()).unwrap_or(u32::MAX / 2);
+        let limit = DueLimit { lines, per_line: self.options.due_per_line, bytes: self.options.due_bytes_max };
+        out.push(Effect::ReadDue { limit });
+    }
+
+    pub(crate) fn due_read(&mut self, now: Tick, page: DuePage) {
+        self.control = Control::Idle;
+        if self.draining {
+            return; // what is stored stays stored
+        }
+        let before = self.active.len();
+        let returned = page.timed.len() + page.lines.len();
+        for line in page.lines {
+            let l = self.lines.of(line.key);
+            self.load_line(now, l, line.rows, line.more);
+        }
+        for row in page.timed {
+            self.load_timed(now, row);
+        }
+        let progressed = self.active.len() > before;
+        let next = page.next_in.map_or(Tick::MAX, |next| ticks(next).max(1_000));
+        let full = returned >= self.options.due_lines as usize;
+        let wait = match (full, progressed) {
+            (true, true) => 0,
+            (true, false) => ticks(self.options.poll_min), // all of them are in memory and on their way
+            (false, _) => next.min(ticks(self.options.poll_max)),
+        };
+        self.due_at = now + wait;
+    }
+
+    /// A line whose rows are still being worked off takes no second helping; it comes again with the next due read.
+    fn load_line(&mut self, now: Tick, l: u32, rows: Vec<DueRow>, more: bool) {
+        debug_assert!(
+            self.lines[l].ahead || self.lines[l].loaded > 0 || self.lines[l].barrier != NIL,
+            "a stored line that the lane did not know of"
+        );
+        if self.lines[l].loaded > 0 || self.lines[l].barrier != NIL || self.lines[l].flying > 0 {
+            self.lines.forget_if_empty(l);
+            return;
+        }
+        let count = u32::try_from(rows.len()).expect("no more than was asked for");
+        self.lines[l].loaded = count;
+        self.lines[l].ahead = more;
+        let rows_known = self.lines[l].rows;
+        self.lines.set_rows(l, if more { rows_known.max(count + 1) } else { count });
+        for row in rows.into_iter().rev() {
+            let e = self.load(now, row, Source::Line, l);
+            self.lines.push_front(&mut self.entries, l, e);
+        }
+        self.wake_line(now, l);
+    }
+
+    fn load_timed(&mut self, now: Tick, row: DueRow) {
+        if self.active.contains(&row.ordinal) {
+            return;
+        }
+        let Some(key) = row.record.key else {
+            let e = self.load(now, row, Source::Timed, NIL);
+            self.ready.push_back(Ready::Loose(e));
+            return;
+        };
+        let l = self.lines.of(key);
+        if self.lines[l].ahead {
+            self.active.insert(row.ordinal);
+            self.join(now, l, row.ordinal);
+            return;
+        }
+        let e = self.load(now, row, Source::Timed, l);
+        self.lines.push_back(&mut self.entries, l, e);
+        // Behind a barrier that is a row it would wait for ever in memory; behind one from the log it joins with it.
+        let barrier = self.lines[l].barrier;
+        if barrier != NIL && self.entries[barrier].source != Source::Log {
+            self.join_timed(now, l);
+        }
+        self.wake_line(now, l);
+    }
+
+    fn load(&mut self, now: Tick, row: DueRow, source: Source, l: u32) -> u32 {
+        self.active.insert(row.ordinal);
+        let expires_in = row.record.expires_in;
+        let e = self.entries.add(row.record, source, row.ordinal.0, l, row.attempts);
+        if let Some(left) = expires_in {
+            self.entries.trouble(e).expires_at = now.saturating_add(ticks(left));
+        }
+        e
+    }
+
+    /// Timed rows in a line's queue become held rows of its stored line.
+    pub(super) fn join_timed(&mut self, now: Tick, l: u32) {
+        for e in self.lines.take_from(&mut self.entries, l, |source| source == Source::Timed) {
+            self.join(now, l, Ordinal(self.entries[e].place));
+            self.drop_entry(e);
+        }
+    }
+
+    /// It counts as a row of the line from this moment, not only from its commit.
+    fn join(&mut self, now: Tick, l: u32, ordinal: Ordinal) {
+        self.lines[l].ahead = true;
+        let rows = self.lines[l].rows;
+        self.lines.set_rows(l, rows + 1);
+        self.change.push((ordinal, NIL, Parked::Held));
+        self.touch(now);
+    }
+
+    pub(crate) fn due_failed(&mut self, now: Tick) {
+        self.control = Control::Idle;
+        self.due_at = now + self.pause();
+    }
+
+    /// For a drain: rows that are not in flight stay in the store, and what is queued behind them joins their line.
+    pub(super) fn forget_rows(&mut self) {
+        for l in self.lines.all() {
+            for e in self.lines.take_from(&mut self.entries, l, |source| source != Source::Log) {
+                self.forget_row(e);
+            }
+        }
+        for ready in std::mem::take(&mut self.ready) {
+            match ready {
+                Ready::Loose(e) if self.entries[e].source == Source::Timed => self.forget_row(e),
+                other => self.ready.push_back(other),
+            }
+        }
+    }
+
+    /// A row in memory that is in no queue and not in flight is the store's alone again.
+    pub(super) fn forget_row(&mut self, e: u32) {
+        let l = self.entries[e].line;
+        self.active.remove(&Ordinal(self.entries[e].place));
+        if self.entries[e].source == Source::Line {
+            self.lines[l].loaded -= 1;
+            self.lines[l].ahead = true;
+        }
+        self.drop_entry(e);
+    }
+}

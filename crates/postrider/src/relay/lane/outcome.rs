@@ -1,0 +1,301 @@
+//! Outcomes: what the publisher's answer makes of each entry.
+//!
+//! | outcome | the message | counts | its key |
+//! |---|---|---|---|
+//! | durable | done | | goes on |
+//! | rejected | retries after a back-off, or is dead | yes | waits |
+//! | unavailable | front of its line; the breaker opens | no | waits |
+//! | throttled | front of its line; the lane pauses | no | waits |
+//! | unknown | goes again after a moment, under the same id | see below | waits |
+//!
+//! A message whose outcome is unknown again and again while others go through is taken for rejected; if nothing goes
+//! through, for an outage. Otherwise one message that always times out would stop the lane without a cause.
+
+use postrider_core::{
+    parked::{Cause, Ordinal, Parked},
+    transport::Outcome,
+};
+
+use super::{
+    Lane, Note, Ready, Tick,
+    breaker::Change,
+    entry::{NIL, Source, State},
+    ticks,
+};
+use crate::relay::planted::Plant;
+
+impl Lane {
+    /// A batch has come back, with one outcome for each of its messages.
+    pub(crate) fn published(&mut self, now: Tick, batch: u32, outcomes: Vec<Outcome>) {
+        let Some(members) = self.batches[batch as usize].take() else { return };
+        self.in_flight -= 1;
+        let mut answer = Answer::default();
+        // The line of the last member that did not go through: those behind it in the same run were not published.
+        let mut broken = NIL;
+        let mut back: Vec<u32> = Vec::new();
+        let mut outcomes = outcomes.into_iter();
+        for &e in &members {
+            let outcome = outcomes.next().unwrap_or_else(|| {
+                Outcome::Unknown(Cause::new("no-outcome", "the publisher answered fewer messages than it was given"))
+            });
+            let l = self.entries[e].line;
+            if l != NIL {
+                self.lines[l].flying -= 1;
+            }
+            let whole_batch = self.planted(Plant::WholeBatchOnPartial) && answer.answered;
+            let unknown = matches!(outcome, Outcome::Unknown(_)) && self.planted(Plant::UnknownIsDurable);
+            if outcome == Outcome::Durable || whole_batch || unknown {
+                answer.answered = true;
+                self.durable(now, e);
+                if l != NIL && l != broken {
+                    self.settle_line(now, l);
+                }
+            } else if l != NIL && l == broken {
+                back.push(e);
+            } else {
+                broken = l;
+                if !self.failed(now, e, outcome, &mut answer) {
+                    back.push(e);
+                }
+            }
+        }
+        self.put_back(now, &back);
+        for l in std::mem::take(&mut answer.failed) {
+            self.settle_line(now, l);
+        }
+        self.tell_breaker(now, batch, answer);
+    }
+
+    fn durable(&mut self, now: Tick, e: u32) {
+        self.counts.durable += 1;
+        let (l, ordinal) = (self.entries[e].line, Ordinal(self.entries[e].place));
+        match self.entries[e].source {
+            Source::Log => {
+                self.entries[e].state = State::Done;
+                self.touch(now);
+                return;
+            }
+            Source::Line => {
+                self.lines[l].loaded -= 1;
+                let rows = self.lines[l].rows.saturating_sub(1);
+                self.lines.set_rows(l, rows);
+            }
+            Source::Timed => {}
+        }
+        self.remove.push(ordinal);
+        self.drop_entry(e);
+        self.touch(now);
+    }
+
+    /// Decides what a failure means. `false`: it goes back to the front of its line as if nothing had been tried.
+    fn failed(&mut self, now: Tick, e: u32, outcome: Outcome, answer: &mut Answer) -> bool {
+        let l = self.entries[e].line;
+        if l != NIL {
+            answer.failed.push(l);
+        }
+        match outcome {
+            Outcome::Durable => unreachable!("handled by the caller"),
+            Outcome::Rejected(cause) => {
+                answer.answered = true;
+                self.rejected(now, e, cause);
+                true
+            }
+            Outcome::Throttled(after) => {
+                answer.answered = true;
+                self.paused_until = self.paused_until.max(now + ticks(after));
+                false
+            }
+            Outcome::Unavailable(cause) if self.planted(Plant::AttemptsWhileOpen) => {
+                self.rejected(now, e, cause);
+                true
+            }
+            Outcome::Unavailable(cause) => {
+                answer.refused.get_or_insert(cause);
+                false
+            }
+            Outcome::Unknown(cause) => self.unknown(now, e, cause, answer),
+        }
+    }
+
+    fn unknown(&mut self, now: Tick, e: u32, cause: Cause, answer: &mut Answer) -> bool {
+        let durable = self.counts.durable;
+        let trouble = self.entries.trouble(e);
+        if trouble.unknowns == 0 {
+            trouble.durables_before = durable;
+        }
+        trouble.unknowns += 1;
+        if trouble.unknowns < self.options.unknown_max {
+            let wait = self.pause();
+            self.entries[e].state = State::Again;
+            self.set_timer(now + wait, e);
+            let l = self.entries[e].line;
+            if l != NIL {
+                self.lines[l].barrier = e;
+            }
+            return true;
+        }
+        trouble.unknowns = 0;
+        if durable > trouble.durables_before {
+            let detail =
+                format!("result unknown {} times while others went through; {cause}", self.options.unknown_max);
+            self.rejected(now, e, Cause::new("result-unknown", detail));
+            return true;
+        }
+        answer.refused.get_or_insert(cause);
+        false
+    }
+
+    fn rejected(&mut self, now: Tick, e: u32, cause: Cause) {
+        self.entries[e].attempts += 1;
+        let attempts = self.entries[e].attempts;
+        let attempts_max = self.entries.record(e).envelope.attempts_max.unwrap_or(self.options.retry.attempts_max);
+        if attempts >= attempts_max {
+            let blocks = self.options.on_dead == super::OnDead::Hold && self.entries[e].line != NIL;
+            self.give_up(now, e, cause, blocks);
+            return;
+        }
+        let record = self.entries.record(e).clone();
+        self.notes.push(Note::Rejected { record, attempts, cause: cause.clone() });
+        let random = self.chance();
+        let wait = self.options.retry.wait(attempts, random);
+        self.entries.trouble(e).cause = Some(cause.clone());
+        match self.entries[e].source {
+            Source::Log if self.planted(Plant::RetryToTail) && self.entries[e].line != NIL => {
+                let l = self.entries[e].line;
+                self.entries[e].state = State::Waiting;
+                self.lines.push_back(&mut self.entries, l, e);
+                return;
+            }
+            Source::Log => {
+                self.entries[e].state = State::Retry;
+                self.set_timer(now + ticks(wait), e);
+            }
+            Source::Line | Source::Timed => {
+                self.change_row(now, e, Parked::Retrying { after: wait, attempts, cause });
+            }
+        }
+        self.make_barrier(now, e, true);
+    }
+
+    /// The verdict. Also one that releases the key is committed before the key goes on: after a crash the next owner would
+    /// otherwise try the given-up one again, behind its successors.
+    fn give_up(&mut self, now: Tick, e: u32, cause: Cause, blocks: bool) {
+        let (record, attempts) = (self.entries.record(e).clone(), self.entries[e].attempts);
+        self.notes.push(Note::Dead { record, attempts, cause: cause.clone(), blocks });
+        self.entries.trouble(e).cause = Some(cause.clone());
+        match self.entries[e].source {
+            Source::Log => self.entries[e].state = State::Dead { blocks },
+            Source::Line | Source::Timed => self.change_row(now, e, Parked::Dead { attempts, cause, blocks }),
+        }
+        if self.planted(Plant::VerdictNotCommitted) && !blocks {
+            return;
+        }
+        self.make_barrier(now, e, blocks);
+    }
+
+    /// A stored row gets a new state with the next commit; its entry stays until then.
+    fn change_row(&mut self, now: Tick, e: u32, parked: Parked) {
+        let (l, source) = (self.entries[e].line, self.entries[e].source);
+        if l != NIL {
+            let rows = self.lines[l].rows;
+            let rows = match (source, parked.in_line()) {
+                (Source::Timed, true) => rows + 1,
+                (Source::Line, false) => rows.saturating_sub(1),
+                _ => rows,
+            };
+            self.lines.set_rows(l, rows);
+            if source == Source::Line {
+                self.lines[l].loaded -= 1;
+            }
+        }
+        let releases = !parked.in_line();
+        self.change.push((Ordinal(self.entries[e].place), e, parked));
+        self.entries[e].state = State::Parking { releases };
+        self.touch(now);
+    }
+
+    /// From now on its key waits for this entry. `stays`: it will stand in the stored line.
+    fn make_barrier(&mut self, now: Tick, e: u32, stays: bool) {
+        self.touch(now);
+        let l = self.entries[e].line;
+        if l == NIL {
+            return;
+        }
+        self.lines[l].barrier = e;
+        if self.entries[e].source != Source::Log {
+            self.lines[l].ahead |= stays;
+            self.give_line_to_store(now, l);
+        }
+    }
+
+    /// The barrier is a row of the store: what was loaded behind it is still held there and can be forgotten, and timed
+    /// rows join the line's tail. Records from the log stay queued until the cursor reaches them.
+    fn give_line_to_store(&mut self, now: Tick, l: u32) {
+        for e in self.lines.take_from(&mut self.entries, l, |source| source == Source::Line) {
+            self.active.remove(&Ordinal(self.entries[e].place));
+            self.lines[l].loaded -= 1;
+            self.lines[l].ahead = true;
+            self.drop_entry(e);
+        }
+        self.join_timed(now, l);
+    }
+
+    /// In reverse, so that each lands before the one that was behind it.
+    fn put_back(&mut self, now: Tick, back: &[u32]) {
+        for &e in back.iter().rev() {
+            self.entries[e].state = State::Waiting;
+            let l = self.entries[e].line;
+            if l == NIL {
+                self.ready.push_back(Ready::Loose(e));
+                continue;
+            }
+            self.lines.push_front(&mut self.entries, l, e);
+        }
+        let mut lines: Vec<u32> = back.iter().map(|&e| self.entries[e].line).filter(|&l| l != NIL).collect();
+        lines.dedup();
+        for l in lines {
+            let barrier = self.lines[l].barrier;
+            if barrier != NIL && matches!(self.entries[barrier].state, State::Parking { .. }) {
+                self.give_line_to_store(now, l);
+            }
+        }
+        if self.draining {
+            self.forget_rows();
+        }
+    }
+
+    fn tell_breaker(&mut self, now: Tick, batch: u32, answer: Answer) {
+        let random = self.chance();
+        match self.breaker.returned(now, batch, answer.answered, answer.refused.is_some(), random) {
+            Change::None => {}
+            Change::Opened => {
+                let cause =
+                    answer.refused.unwrap_or_else(|| Cause::new("unavailable", "the destination does not answer"));
+                self.notes.push(Note::BreakerOpened { cause });
+            }
+            Change::Closed => self.notes.push(Note::BreakerClosed),
+        }
+    }
+
+    /// Whether the sender has said that this one is worthless by now.
+    #[inline]
+    pub(super) fn is_expired(&self, now: Tick, e: u32) -> bool {
+        self.entries[e].troubled && self.entries.trouble_of(e).is_some_and(|trouble| trouble.expires_at <= now)
+    }
+
+    /// It is not published, and leaves a record of that.
+    pub(super) fn give_up_expired(&mut self, now: Tick, e: u32) {
+        self.give_up(now, e, Cause::new("expired", "its expires_at had passed before it could be published"), false);
+    }
+}
+
+/// What a batch says about the destination.
+#[derive(Default)]
+struct Answer {
+    /// It said something about a message.
+    answered: bool,
+    /// It took nothing, and why.
+    refused: Option<Cause>,
+    /// Lines with a failure.
+    failed: Vec<u32>,
+}

@@ -1,0 +1,291 @@
+//! The supervisor: says that the node is alive, takes and leaves lanes, and runs retention.
+//!
+//! Each heartbeat is one write. It extends all leases of the node, and its answer, the roster, tells what to do: which
+//! lanes are free and should be ours, which should be somebody else's, which are paused, which were taken from us. A
+//! lane's driver may act until two thirds of the lease's life after the heartbeat was *sent*, on this node's monotonic
+//! clock; no clock is ever compared with another.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use postrider_core::{
+    Error, Result,
+    lease::{LaneId, Lease, Node, Roster, RouteSpec},
+    log::Log,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    balance,
+    driver::{Ended, LaneDriver, Orders},
+    events::{Event, Observer, Stats},
+    lane::{Tick, ticks},
+    options::Options,
+    planted::Plant,
+    route::Route,
+};
+use crate::runtime::Runtime;
+
+/// What the parts of a relay share.
+pub(super) struct Context {
+    pub(super) log: Arc<dyn Log>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) options: Options,
+    pub(super) plant: Plant,
+}
+
+impl Context {
+    fn now(&self) -> Tick {
+        ticks(self.runtime.now())
+    }
+
+    async fn sleep_until(&self, at: Tick) {
+        self.runtime.sleep_until(Duration::from_micros(at)).await;
+    }
+
+    fn failed(&self, operation: &'static str, error: &Error) {
+        self.observer.observe(&Event::StoreFailed { operation, error });
+    }
+}
+
+/// A lane that this node runs.
+struct Running {
+    lease: Arc<Lease>,
+    orders: watch::Sender<Orders>,
+}
+
+pub(super) struct Supervisor {
+    context: Arc<Context>,
+    node: Node,
+    routes: BTreeMap<Arc<str>, Arc<Route>>,
+    stopping: watch::Receiver<bool>,
+    running: BTreeMap<LaneId, Running>,
+    /// Leases of lanes that ended without giving them back in the store yet.
+    to_release: Vec<Arc<Lease>>,
+    ended: mpsc::UnboundedReceiver<(LaneId, Ended)>,
+    ended_sender: mpsc::UnboundedSender<(LaneId, Ended)>,
+}
+
+impl Supervisor {
+    pub(super) fn new(context: Context, node: Node, routes: Vec<Route>, stopping: watch::Receiver<bool>) -> Self {
+        let routes = routes.into_iter().map(|route| (Arc::clone(&route.name), Arc::new(route))).collect();
+        let (ended_sender, ended) = mpsc::unbounded_channel();
+        Self {
+            context: Arc::new(context),
+            node,
+            routes,
+            stopping,
+            running: BTreeMap::new(),
+            to_release: Vec::new(),
+            ended,
+            ended_sender,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<()> {
+        self.register().await?;
+        let every = ticks(self.context.options.heartbeat_every);
+        let purge_every = ticks(self.context.options.purge_every);
+        let mut beat_at = self.context.now();
+        let mut purge_at = beat_at + purge_every;
+        while !*self.stopping.borrow_and_update() {
+            if self.context.now() >= beat_at {
+                beat_at = self.context.now() + every;
+                self.beat(false).await;
+            }
+            if self.context.now() >= purge_at {
+                self.purge().await;
+                purge_at = self.context.now() + purge_every;
+            }
+            let context = Arc::clone(&self.context);
+            tokio::select! {
+                biased;
+                changed = self.stopping.changed() => {
+                    if changed.is_err() {
+                        break; // nobody can ask any more, so nobody wants it to run on
+                    }
+                }
+                Some((lane, ended)) = self.ended.recv() => {
+                    self.lane_ended(&lane, ended).await;
+                }
+                () = context.sleep_until(beat_at.min(purge_at)) => {}
+            }
+        }
+        self.stop().await
+    }
+
+    /// Waits out an unreachable store; refuses to start on one that will never do.
+    async fn register(&self) -> Result<()> {
+        let specs = self.routes.values().map(|route| route.spec()).collect::<Result<Vec<RouteSpec>>>()?;
+        loop {
+            match self.context.log.register(&self.node, &specs).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_transient() => self.context.failed("register", &error),
+                Err(error) => return Err(error),
+            }
+            if *self.stopping.borrow() {
+                return Ok(());
+            }
+            self.context.sleep_until(self.context.now() + ticks(Duration::from_millis(500))).await;
+        }
+    }
+
+    async fn beat(&mut self, stopping: bool) {
+        self.give_back().await;
+        let sent_at = self.context.now();
+        let roster = match self.context.log.heartbeat(&self.node).await {
+            Ok(roster) => roster,
+            Err(error) => return self.context.failed("heartbeat", &error),
+        };
+        let valid_until = self.valid_until(sent_at);
+        let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
+        self.order(&roster, &share, valid_until);
+        for lane in share {
+            let free = roster.lanes.iter().any(|standing| standing.lane == lane && standing.owner.is_none());
+            if free && !self.running.contains_key(&lane) {
+                self.acquire(&roster, lane).await;
+            }
+        }
+    }
+
+    fn valid_until(&self, sent_at: Tick) -> Tick {
+        let from_answer = cfg!(feature = "planted") && self.context.plant == Plant::LeaseFromAnswer;
+        let from = if from_answer { self.context.now() } else { sent_at };
+        from + ticks(self.node.lease_life) / 3 * 2
+    }
+
+    /// Tells every running lane what the roster says of it.
+    fn order(&self, roster: &Roster, share: &[LaneId], valid_until: Tick) {
+        for (lane, running) in &self.running {
+            let standing = roster.lanes.iter().find(|standing| standing.lane == *lane);
+            let orders = match standing {
+                Some(standing) if standing.epoch == running.lease.epoch => {
+                    Orders { valid_until, paused: standing.paused, leave: !share.contains(lane), fenced: false }
+                }
+                _ => Orders { valid_until: 0, paused: false, leave: false, fenced: true },
+            };
+            running.orders.send_replace(orders);
+        }
+    }
+
+    async fn acquire(&mut self, roster: &Roster, lane: LaneId) {
+        let Some(standing) = roster.lanes.iter().find(|standing| standing.lane == lane) else { return };
+        let Some(route) = self.routes.get(&standing.served_by).cloned() else { return };
+        let sent_at = self.context.now();
+        let lease = match self.context.log.acquire(&lane, &self.node).await {
+            Ok(Some(lease)) => Arc::new(lease),
+            Ok(None) => return,
+            Err(error) => return self.context.failed("acquire", &error),
+        };
+        self.context.observer.observe(&Event::LaneAcquired { lane: &lane, epoch: lease.epoch });
+        let valid_until = self.valid_until(sent_at);
+        let orders = Orders { valid_until, paused: standing.paused, leave: false, fenced: false };
+        let (sender, receiver) = watch::channel(orders);
+        let driver =
+            LaneDriver { context: Arc::clone(&self.context), route, lease: Arc::clone(&lease), orders: receiver };
+        let report = Report { lane: lane.clone(), ended: Ended::Crashed, sender: self.ended_sender.clone() };
+        self.running.insert(lane, Running { lease, orders: sender });
+        self.count_lanes();
+        self.context.runtime.spawn(Box::pin(report.watch(driver)));
+    }
+
+    async fn lane_ended(&mut self, lane: &LaneId, ended: Ended) {
+        let Some(running) = self.running.remove(lane) else { return };
+        self.count_lanes();
+        self.context.observer.observe(&Event::LaneEnded { lane, how: ended.name() });
+        match ended {
+            Ended::Fenced => {
+                self.context.stats.fenced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            Ended::Finished => {}
+            Ended::Drained | Ended::Deadline | Ended::Crashed => {
+                self.to_release.push(running.lease);
+                self.give_back().await;
+            }
+        }
+    }
+
+    /// Gives back the leases of lanes that ended. What cannot be given back now is tried again with the next heartbeat:
+    /// otherwise heartbeats would keep a lane that nobody works on.
+    async fn give_back(&mut self) {
+        for lease in std::mem::take(&mut self.to_release) {
+            match self.context.log.release(&lease).await {
+                Err(error) if !error.is_fenced() => {
+                    self.context.failed("release", &error);
+                    self.to_release.push(lease);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn purge(&self) {
+        // A bounded number of rounds: a large backlog of old records is taken off over several calls.
+        for _ in 0..64 {
+            match self.context.log.purge(self.context.options.retention()).await {
+                Ok(0) => return,
+                Ok(records) => self.context.observer.observe(&Event::Purged { records }),
+                Err(error) => return self.context.failed("purge", &error),
+            }
+            if *self.stopping.borrow() {
+                return;
+            }
+        }
+    }
+
+    /// Drains every lane, with heartbeats as long as that takes, and says goodbye.
+    async fn stop(&mut self) -> Result<()> {
+        let began = self.context.now();
+        let every = ticks(self.context.options.heartbeat_every);
+        for running in self.running.values() {
+            running.orders.send_modify(|orders| orders.leave = true);
+        }
+        let mut beat_at = began + every;
+        // Lanes have the deadline themselves; one more second for a driver that does not come back at all.
+        let give_up_at = began + ticks(self.context.options.drain_deadline) + ticks(Duration::from_secs(1));
+        while !self.running.is_empty() && self.context.now() < give_up_at {
+            let context = Arc::clone(&self.context);
+            tokio::select! {
+                biased;
+                Some((lane, ended)) = self.ended.recv() => self.lane_ended(&lane, ended).await,
+                () = context.sleep_until(beat_at.min(give_up_at)) => {
+                    self.beat(true).await;
+                    beat_at = self.context.now() + every;
+                }
+            }
+        }
+        if let Err(error) = self.context.log.retire(self.node.id).await {
+            self.context.failed("retire", &error); // its leases run out by themselves
+        }
+        for route in self.routes.values() {
+            route.publisher.close().await?;
+        }
+        let drained_in = Duration::from_micros(self.context.now() - began);
+        self.context.observer.observe(&Event::Stopped { drained_in });
+        Ok(())
+    }
+
+    fn count_lanes(&self) {
+        self.context.stats.lanes.store(self.running.len() as u64, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Tells the supervisor how a lane's driver ended, also if it panicked.
+struct Report {
+    lane: LaneId,
+    ended: Ended,
+    sender: mpsc::UnboundedSender<(LaneId, Ended)>,
+}
+
+impl Report {
+    async fn watch(mut self, driver: LaneDriver) {
+        self.ended = driver.run().await;
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let _ = self.sender.send((self.lane.clone(), self.ended)); // the supervisor may be gone as well
+    }
+}
