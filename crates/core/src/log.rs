@@ -172,6 +172,10 @@ pub trait Log: Send + Sync {
 
     /// Takes a lane that is free or whose lease has expired, and raises its epoch. `None`: somebody owns it, or it does
     /// not exist.
+    ///
+    /// The epoch must be greater than any that the lane ever had. A store that can lose its last commits in a fail-over
+    /// therefore draws it from its clock as well (the greater of the old one + 1 and the microseconds since 1970), and
+    /// treats every lease from before the fail-over as fenced: what such an owner has read may not exist any more.
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>>;
 
     /// What the new owner must know first.
@@ -186,8 +190,9 @@ pub trait Log: Send + Sync {
     /// Applies a settlement in **one** transaction:
     ///
     /// 1. If the lease's epoch is not the current one, write nothing and answer `Fenced`.
-    /// 2. If `number` is the last one applied in this epoch, write nothing and answer `Ok`: the first answer was lost.
-    ///    (Repeating by content instead would bring back a row that an operator discarded in between.)
+    /// 2. If `number` is not greater than the last one applied in this epoch, write nothing and answer `Ok`: the first
+    ///    answer was lost, or a request that was given up for lost arrives late. (Repeating by content instead would bring
+    ///    back a row that an operator discarded in between.)
     /// 3. `remove`; rows that are gone are skipped.
     /// 4. `park`, in the given order, with ascending ordinals. If the route has a row of that message id already, that row
     ///    stays as it is and nothing is added.
