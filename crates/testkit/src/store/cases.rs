@@ -27,6 +27,122 @@ macro_rules! store_conformance {
                 a_new_route_begins_where_it_says
                 routes_have_cursors_of_their_own
             }
+            lease {
+                a_lane_has_one_owner
+                a_lease_says_how_to_read
+                an_unknown_lane_cannot_be_acquired
+                the_epoch_rises_with_every_owner
+                an_expired_lease_can_be_taken
+                an_expired_lease_that_nobody_took_still_settles
+                a_heartbeat_extends_all_leases_of_its_node
+                a_heartbeat_extends_nobody_elses_lease
+                a_heartbeat_takes_nothing_back
+                a_released_lane_is_free
+                a_retired_node_leaves_its_lanes
+                a_silent_node_is_not_live
+                the_roster_lists_every_lane
+                racing_nodes_have_one_winner
+                registering_again_changes_nothing
+                a_route_takes_new_topics
+                a_forgotten_route_stays_closed_to_its_former_owner
+            }
+            lanes {
+                every_record_is_in_exactly_one_lane
+                keyless_records_are_spread
+                total_order_is_one_key
+                a_new_number_of_lanes_begins_at_the_least_cursor
+                owners_from_before_a_change_stay_fenced
+                parked_rows_follow_their_keys
+            }
+            settle {
+                the_cursor_is_kept
+                without_an_advance_the_cursor_stays
+                a_fenced_settlement_writes_nothing
+                a_repeated_settlement_is_recognised_by_its_number
+                numbers_count_within_an_epoch
+                parking_gives_ascending_ordinals
+                a_parked_row_is_a_copy
+                every_state_keeps_its_details
+                an_existing_row_is_kept
+                routes_park_for_themselves
+                rows_that_are_gone_are_skipped
+                removing_comes_before_parking
+                parking_comes_before_changing
+                only_held_moves_a_row_to_the_tail
+                a_removed_row_can_come_back
+            }
+            due {
+                without_rows_nothing_is_due
+                a_retry_is_never_early
+                a_scheduled_row_is_never_early
+                deliver_at_decides_when_a_scheduled_row_is_due
+                a_keyless_retry_is_timed
+                followers_come_behind_their_head
+                a_waiting_head_keeps_its_line_waiting
+                a_held_head_is_due_at_once
+                a_blocking_dead_head_stops_its_line
+                a_releasing_dead_is_not_in_line
+                lines_are_independent
+                the_longest_due_comes_first
+                a_due_read_is_limited
+                a_due_read_is_limited_in_bytes
+                a_due_row_carries_its_record
+                resume_lists_every_blocked_key
+            }
+            admin {
+                pending_is_read_from_the_log
+                scheduled_records_have_no_pending_age
+                pending_counts_every_lane
+                the_overview_shows_what_there_is
+                parked_rows_are_filtered
+                parked_rows_are_paged
+                a_listed_row_says_how_it_stands
+                dead_rows_are_grouped_by_cause
+                a_message_can_be_traced
+                a_blocking_dead_is_redriven_as_the_head
+                a_released_dead_is_redriven_behind_its_key
+                a_redrive_leaves_others_alone
+                a_discard_frees_the_line
+                a_pause_tells_who_and_why
+                unknown_names_are_refused
+                every_change_is_audited
+                a_forgotten_route_is_gone
+            }
+            replay {
+                a_replay_reads_what_the_log_had
+                a_replay_of_nothing_ends
+                a_replay_leaves_the_live_cursor_alone
+                a_replay_chooses
+                a_replay_is_shown
+                a_replay_parks_for_itself
+                a_replay_finishes_when_nothing_waits
+                a_stale_owner_cannot_finish
+                a_route_is_never_finished
+                a_cancelled_replay_is_gone
+            }
+            purge {
+                what_all_have_passed_is_removed
+                nothing_is_removed_that_one_route_has_not_passed
+                the_slowest_lane_counts
+                paused_and_unowned_routes_count
+                nothing_young_is_removed
+                without_a_route_nothing_is_removed
+                parked_copies_survive
+                an_unfinished_replay_counts
+                a_new_route_begins_with_the_oldest_kept
+                a_forgotten_route_holds_nothing_up
+            }
+            hint {
+                a_commit_wakes_a_waiter
+                a_commit_wakes_every_waiter
+                a_dropped_hint_does_no_harm
+            }
+            durability {
+                committed_records_survive
+                cursor_and_epoch_survive
+                parked_rows_survive
+                what_operators_did_survives
+            }
         }
     };
 }
@@ -50,4 +166,29 @@ macro_rules! conformance_tests {
             }
         )*
     };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that is written but not listed would never run anywhere.
+    #[test]
+    fn every_case_is_listed() {
+        let sources = [
+            include_str!("log.rs"),
+            include_str!("lease.rs"),
+            include_str!("lanes.rs"),
+            include_str!("settle.rs"),
+            include_str!("due.rs"),
+            include_str!("admin.rs"),
+            include_str!("replay.rs"),
+            include_str!("purge.rs"),
+            include_str!("hint.rs"),
+            include_str!("durability.rs"),
+        ];
+        let listed = include_str!("cases.rs");
+        for case in sources.iter().flat_map(|source| source.split("\npub async fn ").skip(1)) {
+            let name = case.split('(').next().unwrap();
+            assert!(listed.lines().any(|line| line.trim() == name), "{name} is not in the list of cases");
+        }
+    }
 }

@@ -19,6 +19,19 @@ pub mod owner;
 
 pub mod log;
 
+pub mod lanes;
+pub mod lease;
+
+pub mod due;
+pub mod settle;
+
+pub mod admin;
+pub mod purge;
+pub mod replay;
+
+pub mod durability;
+pub mod hint;
+
 mod cases;
 
 pub use fixture::{Fixture, OpenTransaction};

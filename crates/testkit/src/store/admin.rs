@@ -1,0 +1,358 @@
+//! Cases: what an operator sees and does.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus},
+    envelope::{Envelope, MessageId},
+    lease::{ReplayFilter, RouteSpec},
+    log::Settlement,
+    parked::{Cause, Parked, ParkedState},
+    topic::TopicFilter,
+};
+
+use super::{
+    Fixture,
+    owner::{HOUR, LONGER, Owner, SHORT, WHOLE, dead, ids_of, keyed, keyless, node, retrying, route, several},
+};
+
+const NOW: Duration = Duration::ZERO;
+
+/// Pending and its age come from the log itself, whether a relay runs or not.
+pub async fn pending_is_read_from_the_log(store: Arc<dyn Fixture>) {
+    let topics = TopicFilter::new(["orders.*"]).expect("a good filter");
+    let mut owner = Owner::of(&*store, &RouteSpec { topics, ..route("r") }).await;
+    let status = status(&*store, "r").await;
+    assert_eq!((status.pending, status.oldest_pending_age), (0, None), "nothing waits in an empty log");
+    store.commit(vec![keyless(), Envelope::new("payments", "n", ""), keyless()]).await;
+    store.pass(LONGER).await;
+    store.commit(several(2)).await;
+    let overview = overview(&*store).await;
+    assert_eq!(overview.records, 5, "the overview counts the records of the log");
+    let status = of(&overview, "r");
+    assert_eq!(status.pending, 4, "pending counts the records that match and that the cursor has not passed");
+    let age = status.oldest_pending_age.expect("something waits");
+    assert!(age >= LONGER && age < HOUR, "the age of the oldest pending record is {age:?}");
+    owner.read(WHOLE).await;
+    let unsettled = self::status(&*store, "r").await.pending;
+    assert_eq!(unsettled, 4, "reading settles nothing: pending counts from the settled cursor");
+    owner.advance().await;
+    let status = self::status(&*store, "r").await;
+    assert_eq!((status.pending, status.oldest_pending_age), (0, None), "a passed record is not pending");
+    assert_eq!(self::overview(&*store).await.records, 5, "delivered records are counted too");
+}
+
+/// What is scheduled for later is not overdue.
+pub async fn scheduled_records_have_no_pending_age(store: Arc<dyn Fixture>) {
+    Owner::of(&*store, &route("r")).await;
+    let deliver_at = Some(store.now().await.saturating_add(HOUR));
+    store.commit(vec![Envelope { deliver_at, ..keyless() }]).await;
+    store.pass(LONGER).await;
+    let status = status(&*store, "r").await;
+    assert_eq!(status.oldest_pending_age, None, "a record scheduled for later does not count for the pending age");
+    store.commit(several(1)).await;
+    store.pass(SHORT).await;
+    let age = self::status(&*store, "r").await.oldest_pending_age.expect("an unscheduled record waits");
+    assert!(age >= SHORT && age < HOUR, "the age is that of the unscheduled record: {age:?}");
+}
+
+/// Pending is counted per lane: what one lane has passed does not hide what another has not.
+pub async fn pending_counts_every_lane(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &RouteSpec { lanes: 3, ..route("r") }).await;
+    store.commit(several(30)).await;
+    let passed = owner.ids().await.len() as u64;
+    owner.advance().await;
+    let pending = status(&*store, "r").await.pending;
+    assert_eq!(pending, 30 - passed, "records of the lanes that have not moved are still pending");
+}
+
+/// The overview shows routes, lanes, owners, nodes and parked rows.
+pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
+    let topics = TopicFilter::new(["a.*", "b"]).expect("a good filter");
+    let second = RouteSpec { topics, lanes: 2, ..route("s") };
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    store.log().register(&owner.node, &[second]).await.expect("register");
+    let states =
+        [Parked::Scheduled { after: HOUR }, retrying(HOUR), Parked::Held, Parked::Held, dead(true), dead(false)];
+    owner.park(&*store, states.into_iter().enumerate().map(|(i, s)| (keyed(&format!("k{i}")), s)).collect()).await;
+    let overview = overview(&*store).await;
+    let names: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
+    assert_eq!(names, ["r", "s"], "routes by name");
+    let r = of(&overview, "r");
+    assert_eq!(r.parked, ParkedCounts { scheduled: 1, retrying: 1, held: 2, dead: 2 });
+    assert_eq!((r.lanes.len(), r.lanes[0].owner, r.lanes[0].epoch), (1, Some(owner.node.id), owner.lease.epoch));
+    assert!(!r.lanes[0].cursor.is_empty(), "the cursor is described for people");
+    assert!(r.replay_of.is_none() && r.paused.is_none());
+    let s = of(&overview, "s");
+    assert_eq!((s.topics.as_str(), s.lanes.len()), ("a.*, b", 2));
+    assert!(s.lanes.iter().all(|lane| lane.owner.is_none()), "nobody owns these");
+    assert_eq!(s.parked, ParkedCounts::default());
+    let [node] = overview.nodes.as_slice() else { panic!("one live node, not {:?}", overview.nodes) };
+    assert_eq!((node.id, &node.name, &node.routes), (owner.node.id, &owner.node.name, &owner.node.routes));
+    assert!(node.seen < HOUR, "time since its last heartbeat: {:?}", node.seen);
+}
+
+/// Every field of the filter chooses.
+pub async fn parked_rows_are_filtered(store: Arc<dyn Fixture>) {
+    let (mut r, mut s) = (Owner::of(&*store, &route("r")).await, Owner::of(&*store, &route("s")).await);
+    let (a, b, c) = (keyed("a"), keyed("b"), keyless());
+    let too_large = Parked::Dead { attempts: 1, cause: Cause::new("too-large", "10 MB"), blocks: false };
+    r.park(&*store, vec![(a.clone(), dead(true)), (b.clone(), retrying(HOUR)), (c.clone(), too_large)]).await;
+    let park = s.read(WHOLE).await.into_iter().take(1).map(|record| (record, Parked::Held)).collect();
+    s.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
+    let all = ParkedFilter::default;
+    let cases = [
+        (all(), vec![("r", a.id), ("r", b.id), ("r", c.id), ("s", a.id)]),
+        (ParkedFilter { route: Some("s".into()), ..all() }, vec![("s", a.id)]),
+        (ParkedFilter { state: Some(ParkedState::Dead), ..all() }, vec![("r", a.id), ("r", c.id)]),
+        (ParkedFilter { cause: Some("too-large".into()), ..all() }, vec![("r", c.id)]),
+        (ParkedFilter { key: Some("a".into()), ..all() }, vec![("r", a.id), ("s", a.id)]),
+        (ParkedFilter { id: Some(b.id), ..all() }, vec![("r", b.id)]),
+        (ParkedFilter { id: Some(b.id), route: Some("s".into()), ..all() }, vec![]),
+        (ParkedFilter { route: Some("unknown".into()), ..all() }, vec![]),
+    ];
+    for (filter, expected) in cases {
+        let rows = parked(&*store, &filter).await;
+        let found: Vec<_> = rows.iter().map(|row| (&*row.route, row.envelope.id)).collect();
+        assert_eq!(found, expected, "rows that match {filter:?}, by route and ordinal");
+    }
+}
+
+/// Pages of parked rows follow each other without gap or overlap, over routes.
+pub async fn parked_rows_are_paged(store: Arc<dyn Fixture>) {
+    let (mut r, mut s) = (Owner::of(&*store, &route("r")).await, Owner::of(&*store, &route("s")).await);
+    let sent = several(5);
+    r.park(&*store, sent.iter().map(|envelope| (envelope.clone(), dead(false))).collect()).await;
+    let park = s.read(WHOLE).await.into_iter().map(|record| (record, dead(false))).collect();
+    s.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
+    let mut found = Vec::new();
+    let mut after = None;
+    // Ends with the first empty page; more pages than rows mean that paging repeats itself.
+    for _ in 0..20 {
+        let page = store.admin().parked(&ParkedFilter::default(), after.clone(), 3).await.expect("parked");
+        assert!(page.len() <= 3, "no more rows than asked for");
+        let Some(last) = page.last() else { break };
+        after = Some((Arc::clone(&last.route), last.ordinal));
+        found.extend(page.into_iter().map(|row| (row.route.to_string(), row.envelope.id)));
+    }
+    let expected: Vec<_> = ["r", "s"].iter().flat_map(|r| sent.iter().map(|e| ((*r).to_owned(), e.id))).collect();
+    assert_eq!(found, expected);
+}
+
+/// A listed row says all about itself.
+pub async fn a_listed_row_says_how_it_stands(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let rows = vec![(keyed("a"), retrying(HOUR)), (keyed("a"), Parked::Held), (keyless(), retrying(HOUR))];
+    owner.park(&*store, rows).await;
+    store.pass(SHORT).await;
+    let rows = parked(&*store, &ParkedFilter::default()).await;
+    assert_eq!(rows.iter().map(|row| row.head).collect::<Vec<_>>(), [true, false, false], "only lines have heads");
+    let due_in = rows[0].due_in.expect("a retrying row waits for time");
+    assert!(due_in <= HOUR - SHORT && due_in > HOUR / 2, "`due_in` is what is left: {due_in:?}");
+    assert_eq!(rows[1].due_in, None, "a held row waits for no time");
+    assert!(rows.iter().all(|row| row.age >= SHORT && row.age < HOUR), "`age` counts from the parking");
+}
+
+/// Dead rows are grouped by route and cause, largest first.
+pub async fn dead_rows_are_grouped_by_cause(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let died = |code: &str, detail: &str| Parked::Dead { attempts: 1, cause: Cause::new(code, detail), blocks: false };
+    let before = store.now().await;
+    owner.park(&*store, vec![(keyless(), died("rare", "x")), (keyless(), died("common", "first"))]).await;
+    store.pass(SHORT).await;
+    owner.park(&*store, vec![(keyless(), died("common", "newest")), (keyless(), retrying(HOUR))]).await;
+    let groups = store.admin().dead_groups().await.expect("groups");
+    let shown: Vec<_> = groups.iter().map(|g| (&*g.route, g.code.as_str(), g.detail.as_str(), g.rows)).collect();
+    assert_eq!(shown, [("r", "common", "newest", 2), ("r", "rare", "x", 1)], "largest first, detail of the newest");
+    // Some databases keep milliseconds only.
+    let slack = Duration::from_millis(2);
+    assert!(groups[0].first_at.saturating_add(slack) >= before, "the first was parked after {before}");
+    assert!(groups[0].last_at.since(groups[0].first_at) + slack >= SHORT, "the newest was parked later than the first");
+    assert_eq!(groups[1].first_at, groups[1].last_at, "a single row is the first and the newest");
+}
+
+/// Everything about one message: its record, how far each route is, its parked rows.
+pub async fn a_message_can_be_traced(store: Arc<dyn Fixture>) {
+    let mut passed = Owner::of(&*store, &route("passed")).await;
+    Owner::of(&*store, &route("waiting")).await;
+    let envelope = keyed("a");
+    passed.park(&*store, vec![(envelope.clone(), dead(true))]).await;
+    let trace = store.admin().message(envelope.id).await.expect("message");
+    assert_eq!(trace.record.expect("the log still has it").0, envelope);
+    let state = |name: &str| trace.passed.iter().find(|(route, _)| **route == *name).map(|(_, passed)| *passed);
+    assert_eq!((state("passed"), state("waiting")), (Some(true), Some(false)), "whether each route has passed it");
+    let rows: Vec<_> = trace.parked.iter().map(|row| (&*row.route, row.state)).collect();
+    assert_eq!(rows, [("passed", ParkedState::Dead)]);
+    let unknown = store.admin().message(MessageId::generate()).await.expect("an unknown id is no error");
+    assert!(unknown.record.is_none() && unknown.parked.is_empty());
+}
+
+/// Redriving a dead row that blocks its key: it is tried again, as the head, with a fresh count.
+pub async fn a_blocking_dead_is_redriven_as_the_head(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let (head, next) = (keyed("a"), keyed("a"));
+    owner.park(&*store, vec![(head.clone(), dead(true)), (next.clone(), Parked::Held)]).await;
+    assert_eq!(redrive(&*store, &ParkedFilter::default()).await, 1, "only dead rows are redriven, and counted");
+    let line = &owner.due().await.lines[0];
+    assert_eq!(
+        line.rows.iter().map(|row| (row.record.envelope.id, row.attempts)).collect::<Vec<_>>(),
+        [(head.id, 0), (next.id, 0)],
+        "a redriven blocking dead stays the head of its line, due now, with no attempts counted"
+    );
+    assert_eq!(parked(&*store, &ParkedFilter::default()).await[0].state, ParkedState::Retrying);
+}
+
+/// Redriving a dead row whose key has gone on: it is scheduled for now, and goes behind what its key has.
+pub async fn a_released_dead_is_redriven_behind_its_key(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let (released, head) = (keyed("a"), keyed("a"));
+    owner.park(&*store, vec![(released.clone(), dead(false)), (head.clone(), retrying(HOUR))]).await;
+    let filter = ParkedFilter { id: Some(released.id), ..ParkedFilter::default() };
+    assert_eq!(redrive(&*store, &filter).await, 1);
+    let page = owner.due().await;
+    let timed: Vec<_> = page.timed.iter().map(|row| (row.record.envelope.id, row.attempts)).collect();
+    assert_eq!(timed, [(released.id, 0)], "it comes as a timed row, due now, with a fresh count of attempts");
+    assert!(page.lines.is_empty(), "it must not become the head of its key's line: that key has gone on");
+    let rows = parked(&*store, &filter).await;
+    assert_eq!(rows[0].state, ParkedState::Scheduled);
+}
+
+/// Redriving looks at the filter, and at dead rows only.
+pub async fn a_redrive_leaves_others_alone(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let rows = vec![(keyed("a"), dead(true)), (keyed("b"), dead(true)), (keyed("c"), retrying(HOUR))];
+    owner.park(&*store, rows).await;
+    let only_a = ParkedFilter { key: Some("a".into()), ..ParkedFilter::default() };
+    assert_eq!(redrive(&*store, &only_a).await, 1);
+    let states: Vec<_> = parked(&*store, &ParkedFilter::default()).await.iter().map(|row| row.state).collect();
+    assert_eq!(states, [ParkedState::Retrying, ParkedState::Dead, ParkedState::Retrying]);
+    let retrying_only = ParkedFilter { state: Some(ParkedState::Retrying), ..ParkedFilter::default() };
+    assert_eq!(redrive(&*store, &retrying_only).await, 0, "only dead rows can be redriven");
+}
+
+/// Discarding frees the line, whatever state the row was in.
+pub async fn a_discard_frees_the_line(store: Arc<dyn Fixture>) {
+    for head in [dead(true), retrying(HOUR)] {
+        let name = head.state().name();
+        let mut owner = Owner::of(&*store, &route(name)).await;
+        let line: Vec<_> = (0..2).map(|_| keyed(name)).collect();
+        // Other routes have the records of earlier rounds unread; this one begins with them.
+        owner.read(WHOLE).await;
+        owner.park(&*store, line.iter().cloned().zip([head, Parked::Held]).collect()).await;
+        assert!(owner.due().await.lines.is_empty(), "the head stops its line");
+        let filter = ParkedFilter { id: Some(line[0].id), ..ParkedFilter::default() };
+        let discarded = store.admin().discard(&filter, &Actor::new("operator")).await.expect("discard");
+        assert_eq!(discarded, 1);
+        let due = owner.due().await;
+        let heads: Vec<_> = due.lines.iter().map(|line| line.rows[0].record.envelope.id).collect();
+        assert_eq!(
+            heads,
+            ids_of(&line[1..]),
+            "when a {name} head is discarded the next of its line is the head, due at once"
+        );
+    }
+}
+
+/// A paused route is shown as paused, by whom and why.
+pub async fn a_pause_tells_who_and_why(store: Arc<dyn Fixture>) {
+    Owner::of(&*store, &route("r")).await;
+    let actor = Actor { name: "anna".into(), reason: Some("broker upgrade".into()) };
+    store.admin().pause("r", &actor).await.expect("pause");
+    assert_eq!(status(&*store, "r").await.paused, Some(actor.clone()));
+    store.admin().resume_route("r", &actor).await.expect("resume");
+    assert_eq!(status(&*store, "r").await.paused, None);
+}
+
+/// Names that nobody knows are answered with `NotFound`.
+pub async fn unknown_names_are_refused(store: Arc<dyn Fixture>) {
+    Owner::of(&*store, &route("r")).await;
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    let spec = ReplaySpec { route: "unknown".into(), filter: ReplayFilter::default(), rate: None };
+    let answers = [
+        ("pause", admin.pause("unknown", &actor).await.err()),
+        ("resume_route", admin.resume_route("unknown", &actor).await.err()),
+        ("replay", admin.replay(&spec, &actor).await.err()),
+        ("cancel_replay", admin.cancel_replay("unknown", &actor).await.err()),
+        ("cancel_replay of a route", admin.cancel_replay("r", &actor).await.err()),
+        ("forget_route", admin.forget_route("unknown", &actor).await.err()),
+    ];
+    for (call, error) in answers {
+        let error = error.unwrap_or_else(|| panic!("{call} of a name that nobody knows must be refused"));
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{call}: {error:?}");
+    }
+    assert!(admin.audit(10).await.expect("audit").is_empty(), "what was refused leaves no audit entry");
+}
+
+/// Every change leaves an entry, newest first, with actor and reason.
+pub async fn every_change_is_audited(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true)), (keyed("b"), dead(true))]).await;
+    let (admin, actor) = (store.admin(), Actor { name: "anna".into(), reason: Some("ticket 7".into()) });
+    let before = store.now().await;
+    let only_a = ParkedFilter { key: Some("a".into()), ..ParkedFilter::default() };
+    admin.redrive(&only_a, &actor).await.expect("redrive");
+    admin.discard(&only_a, &actor).await.expect("discard");
+    admin.pause("r", &actor).await.expect("pause");
+    admin.resume_route("r", &actor).await.expect("resume");
+    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    let replay = admin.replay(&spec, &actor).await.expect("replay");
+    admin.cancel_replay(&replay, &actor).await.expect("cancel");
+    admin.forget_route("r", &actor).await.expect("forget");
+    let entries = admin.audit(100).await.expect("audit");
+    let actions: Vec<&str> = entries.iter().map(|entry| entry.action.as_str()).collect();
+    assert_eq!(
+        actions,
+        ["forget-route", "cancel-replay", "replay", "resume", "pause", "discard", "redrive"],
+        "one entry for every change, newest first"
+    );
+    for entry in &entries {
+        assert_eq!(entry.actor, actor, "an entry names who and why");
+        assert!(!entry.subject.is_empty(), "an entry of {} names what it was done to", entry.action);
+        assert!(entry.at.saturating_add(Duration::from_millis(2)) >= before, "an entry has its time");
+    }
+    assert_eq!(admin.audit(2).await.expect("audit").len(), 2, "no more entries than asked for");
+}
+
+/// A forgotten route is gone with all that it had; others are not touched.
+pub async fn a_forgotten_route_is_gone(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let mut other = Owner::of(&*store, &route("other")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true))]).await;
+    let park = other.read(WHOLE).await.into_iter().map(|record| (record, retrying(NOW))).collect();
+    other.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    admin.replay(&spec, &actor).await.expect("replay");
+    admin.forget_route("r", &actor).await.expect("forget");
+    let overview = overview(&*store).await;
+    let names: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
+    assert_eq!(names, ["other"], "a forgotten route is gone, with its replays");
+    let rows = parked(&*store, &ParkedFilter::default()).await;
+    assert_eq!(rows.iter().map(|row| &*row.route).collect::<Vec<_>>(), ["other"], "its parked rows are gone");
+    let gone = store.log().acquire(&owner.lease.lane, &node(&["r"], HOUR)).await.expect("acquire");
+    assert!(gone.is_none(), "its lanes are gone");
+    let mut again = Owner::of(&*store, &route("r")).await;
+    assert_eq!(again.read(WHOLE).await.len(), 1, "made known again, it begins where a new route begins");
+}
+
+async fn overview(store: &dyn Fixture) -> Overview {
+    store.admin().overview().await.expect("overview")
+}
+
+async fn status(store: &dyn Fixture, route: &str) -> RouteStatus {
+    of(&overview(store).await, route).clone()
+}
+
+fn of<'a>(overview: &'a Overview, route: &str) -> &'a RouteStatus {
+    let found = overview.routes.iter().find(|status| *status.route == *route);
+    found.unwrap_or_else(|| panic!("the overview must show route {route}"))
+}
+
+async fn parked(store: &dyn Fixture, filter: &ParkedFilter) -> Vec<ParkedRow> {
+    store.admin().parked(filter, None, 1_000).await.expect("list parked rows")
+}
+
+async fn redrive(store: &dyn Fixture, filter: &ParkedFilter) -> u64 {
+    store.admin().redrive(filter, &Actor::new("operator")).await.expect("redrive")
+}

@@ -1,0 +1,274 @@
+//! Cases: who may act on a lane.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use postrider_core::{
+    ErrorKind,
+    admin::Actor,
+    lease::{LaneStanding, Node, NodeId, Roster, RouteSpec},
+    log::{Log, Settlement},
+};
+
+use super::{
+    Fixture,
+    owner::{HOUR, LONGER, Owner, SHORT, ids_of, lane, node, route, several},
+};
+
+/// A lane has one owner at a time.
+pub async fn a_lane_has_one_owner(store: Arc<dyn Fixture>) {
+    let owner = Owner::of(&*store, &route("r")).await;
+    let other = node(&["r"], HOUR);
+    let second = store.log().acquire(&owner.lease.lane, &other).await.expect("acquire");
+    assert!(second.is_none(), "a lane that somebody owns must not be given to another node");
+    let beside = store.beside().await;
+    let second = beside.acquire(&owner.lease.lane, &other).await.expect("acquire");
+    assert!(second.is_none(), "nor to one that asks through another handle on the same store");
+}
+
+/// A lease tells its owner all that it needs.
+pub async fn a_lease_says_how_to_read(store: Arc<dyn Fixture>) {
+    let spec = RouteSpec { lanes: 3, ..route("r") };
+    let owner = Owner::of(&*store, &spec).await;
+    let lease = &owner.lease;
+    assert_eq!((&lease.lane, lease.lanes), (&lane("r", 0), 3), "a lease names its lane and how many there are");
+    assert_eq!(lease.reader.topics, spec.topics, "a lease carries the topics of its route");
+    assert_eq!((lease.reader.order, &lease.reader.replay), (spec.order, &None));
+}
+
+/// What does not exist cannot be acquired.
+pub async fn an_unknown_lane_cannot_be_acquired(store: Arc<dyn Fixture>) {
+    let owner = Owner::of(&*store, &route("r")).await;
+    for unknown in [lane("nobody-registered-this", 0), lane("r", 1)] {
+        let lease = store.log().acquire(&unknown, &owner.node).await.expect("acquire");
+        assert!(lease.is_none(), "{unknown} does not exist, so acquire answers None");
+    }
+}
+
+/// Every new owner has a higher epoch.
+pub async fn the_epoch_rises_with_every_owner(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    for _ in 0..3 {
+        store.log().release(&owner.lease).await.expect("release");
+        let next = Owner::take(&*store, &node(&["r"], HOUR), "r", 0).await;
+        assert!(next.lease.epoch > owner.lease.epoch, "the epoch must rise with every change of owner");
+        owner = next;
+    }
+}
+
+/// A lease ends by the store's clock, and then another node may have the lane.
+pub async fn an_expired_lease_can_be_taken(store: Arc<dyn Fixture>) {
+    let slow = registered(&*store, SHORT).await;
+    let mut former = Owner::take(&*store, &slow, "r", 0).await;
+    store.pass(LONGER).await;
+    let next = store.log().acquire(&lane("r", 0), &node(&["r"], HOUR)).await.expect("acquire");
+    let next = next.expect("a lease that has expired by the store's clock can be taken");
+    assert!(next.epoch > former.lease.epoch);
+    let late = former.settle(Settlement::default()).await.expect_err("the former owner must be fenced");
+    assert!(late.is_fenced(), "a stale owner is answered with Fenced, not with {late:?}");
+    let gone = store.log().release(&former.lease).await.expect_err("it is somebody else's lane now");
+    assert!(
+        gone.is_fenced(),
+        "releasing a lane that another node has taken is answered with Fenced, not with {gone:?}"
+    );
+    let third = store.log().acquire(&lane("r", 0), &node(&["r"], HOUR)).await.expect("acquire");
+    assert!(third.is_none(), "the stale owner's release must not free the lane of the new one");
+}
+
+/// An owner whose lease has expired, but whose lane nobody took, is still the owner.
+pub async fn an_expired_lease_that_nobody_took_still_settles(store: Arc<dyn Fixture>) {
+    let slow = registered(&*store, SHORT).await;
+    let mut owner = Owner::take(&*store, &slow, "r", 0).await;
+    store.pass(LONGER).await;
+    let settled = owner.settle(Settlement::default()).await;
+    settled.expect("only the epoch decides whether a write is accepted");
+}
+
+/// A heartbeat extends every lease of its node, also one that expired and that nobody took.
+pub async fn a_heartbeat_extends_all_leases_of_its_node(store: Arc<dyn Fixture>) {
+    let log = store.log();
+    let mut mine = node(&["a", "b"], SHORT);
+    log.register(&mine, &[route("a"), route("b")]).await.expect("register");
+    for name in ["a", "b"] {
+        Owner::take(&*store, &mine, name, 0).await;
+    }
+    store.pass(LONGER).await;
+    mine.lease_life = HOUR;
+    let roster = log.heartbeat(&mine).await.expect("heartbeat");
+    for name in ["a", "b"] {
+        let standing = standing(&roster, name, 0);
+        assert_eq!(
+            standing.owner,
+            Some(mine.id),
+            "a lease that has expired but that nobody took is extended by its owner's heartbeat"
+        );
+        let taken = log.acquire(&lane(name, 0), &node(&[name], HOUR)).await.expect("acquire");
+        assert!(taken.is_none(), "an extended lease cannot be taken");
+    }
+}
+
+/// A heartbeat does not touch the leases of others.
+pub async fn a_heartbeat_extends_nobody_elses_lease(store: Arc<dyn Fixture>) {
+    let slow = registered(&*store, SHORT).await;
+    Owner::take(&*store, &slow, "r", 0).await;
+    let other = node(&["r"], HOUR);
+    store.log().heartbeat(&other).await.expect("heartbeat");
+    store.pass(LONGER).await;
+    let roster = store.log().heartbeat(&other).await.expect("heartbeat");
+    assert_eq!(standing(&roster, "r", 0).owner, None, "an expired lease has no owner in the roster");
+    let taken = store.log().acquire(&lane("r", 0), &other).await.expect("acquire");
+    assert!(taken.is_some(), "another node's heartbeat must not extend this lease");
+}
+
+/// A heartbeat of a former owner does not bring back what another node has taken.
+pub async fn a_heartbeat_takes_nothing_back(store: Arc<dyn Fixture>) {
+    let mut slow = registered(&*store, SHORT).await;
+    Owner::take(&*store, &slow, "r", 0).await;
+    store.pass(LONGER).await;
+    let other = Owner::take(&*store, &node(&["r"], HOUR), "r", 0).await;
+    slow.lease_life = HOUR;
+    let roster = store.log().heartbeat(&slow).await.expect("heartbeat");
+    let standing = standing(&roster, "r", 0);
+    assert_eq!((standing.owner, standing.epoch), (Some(other.node.id), other.lease.epoch));
+}
+
+/// A released lane is free at once.
+pub async fn a_released_lane_is_free(store: Arc<dyn Fixture>) {
+    let owner = Owner::of(&*store, &route("r")).await;
+    store.log().release(&owner.lease).await.expect("release");
+    let roster = store.log().heartbeat(&owner.node).await.expect("heartbeat");
+    assert_eq!(standing(&roster, "r", 0).owner, None, "a heartbeat must not bring a released lease back");
+    Owner::take(&*store, &node(&["r"], HOUR), "r", 0).await;
+}
+
+/// A node that retires is gone, and its lanes are free.
+pub async fn a_retired_node_leaves_its_lanes(store: Arc<dyn Fixture>) {
+    let spec = RouteSpec { lanes: 2, ..route("r") };
+    let owner = Owner::of(&*store, &spec).await;
+    Owner::take(&*store, &owner.node, "r", 1).await;
+    store.log().retire(owner.node.id).await.expect("retire");
+    let other = node(&["r"], HOUR);
+    let roster = store.log().heartbeat(&other).await.expect("heartbeat");
+    assert_eq!(live(&roster), HashSet::from([other.id]), "a retired node is not live");
+    for number in 0..2 {
+        assert_eq!(standing(&roster, "r", number).owner, None, "a retired node owns nothing");
+        Owner::take(&*store, &other, "r", number).await;
+    }
+    store.log().retire(owner.node.id).await.expect("retiring twice is harmless");
+}
+
+/// A node is live until its lease life has passed without a heartbeat.
+pub async fn a_silent_node_is_not_live(store: Arc<dyn Fixture>) {
+    let silent = registered(&*store, SHORT).await;
+    let other = node(&["r", "q"], HOUR);
+    store.log().register(&other, &[]).await.expect("register");
+    store.pass(LONGER).await;
+    let roster = store.log().heartbeat(&other).await.expect("heartbeat");
+    assert_eq!(live(&roster), HashSet::from([other.id]), "a node that is silent for its lease life is not live");
+    let routes: Vec<&str> = roster.nodes[0].routes.iter().map(|route| &**route).collect();
+    assert_eq!(routes, ["r", "q"], "the roster tells which routes a node can serve");
+    let roster = store.log().heartbeat(&silent).await.expect("heartbeat");
+    assert_eq!(live(&roster), HashSet::from([silent.id, other.id]), "a heartbeat makes a node live, itself included");
+}
+
+/// The roster lists every lane, in order, with owner, epoch and pause.
+pub async fn the_roster_lists_every_lane(store: Arc<dyn Fixture>) {
+    let log = store.log();
+    let owner = Owner::of(&*store, &RouteSpec { lanes: 2, ..route("b") }).await;
+    log.register(&owner.node, &[route("a"), route("c")]).await.expect("register");
+    let actor = Actor::new("operator");
+    store.admin().pause("c", &actor).await.expect("pause");
+    let roster = log.heartbeat(&owner.node).await.expect("heartbeat");
+    let lanes: Vec<_> = roster.lanes.iter().map(|standing| standing.lane.clone()).collect();
+    assert_eq!(lanes, [lane("a", 0), lane("b", 0), lane("b", 1), lane("c", 0)], "every lane, ordered by its id");
+    assert!(roster.lanes.iter().all(|s| s.served_by == s.lane.route), "a route serves itself");
+    assert_eq!(standing(&roster, "b", 0).owner, Some(owner.node.id));
+    assert_eq!(standing(&roster, "b", 0).epoch, owner.lease.epoch, "the roster shows the current epoch");
+    assert_eq!(standing(&roster, "b", 1).owner, None);
+    let paused: Vec<_> = roster.lanes.iter().filter(|s| s.paused).map(|s| s.lane.clone()).collect();
+    assert_eq!(paused, [lane("c", 0)], "a paused route, and no other, is shown as paused");
+    store.admin().resume_route("c", &actor).await.expect("resume");
+    let roster = log.heartbeat(&owner.node).await.expect("heartbeat");
+    assert!(roster.lanes.iter().all(|standing| !standing.paused), "a resumed route is not paused");
+}
+
+/// Of many who race for a lane, exactly one gets it.
+pub async fn racing_nodes_have_one_winner(store: Arc<dyn Fixture>) {
+    registered(&*store, HOUR).await;
+    for round in 0..10 {
+        let racers = (0..8).map(|i| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let log = if i % 2 == 0 { store.log() } else { store.beside().await };
+                race(&*log, &node(&["r"], HOUR)).await
+            })
+        });
+        let mut winners = Vec::new();
+        for racer in racers.collect::<Vec<_>>() {
+            winners.extend(racer.await.expect("a racer finishes"));
+        }
+        assert_eq!(winners.len(), 1, "round {round}: exactly one of eight racing nodes must win the lane");
+        store.log().retire(winners[0]).await.expect("retire");
+    }
+}
+
+/// Registering the same again changes nothing.
+pub async fn registering_again_changes_nothing(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let sent = several(3);
+    store.commit(sent.clone()).await;
+    assert_eq!(owner.ids().await, ids_of(&sent));
+    owner.advance().await;
+    store.log().register(&node(&["r"], HOUR), &[route("r")]).await.expect("register");
+    owner.settle(Settlement::default()).await.expect("a second registration must not fence the owner");
+    let resumed = store.log().resume(&owner.lease).await.expect("resume");
+    assert_eq!(resumed.cursor, owner.cursor, "a second registration must not move the cursor");
+}
+
+/// A route takes new topics; its cursor stays.
+pub async fn a_route_takes_new_topics(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    store.commit(several(3)).await;
+    owner.ids().await;
+    owner.advance().await;
+    let topics = postrider_core::topic::TopicFilter::new(["payments"]).expect("a good filter");
+    let spec = RouteSpec { topics, ..route("r") };
+    store.log().register(&owner.node, std::slice::from_ref(&spec)).await.expect("register");
+    store.log().retire(owner.node.id).await.expect("retire");
+    let mut next = Owner::take(&*store, &node(&["r"], HOUR), "r", 0).await;
+    assert_eq!(next.lease.reader.topics, spec.topics, "the next lease reads the new topics");
+    assert_eq!(next.cursor, owner.cursor, "changing topics does not move the cursor");
+    let payment = postrider_core::envelope::Envelope::new("payments", "n", "");
+    store.commit([several(2), vec![payment.clone()]].concat()).await;
+    assert_eq!(next.ids().await, [payment.id]);
+}
+
+/// A route that was forgotten and made known again does not listen to its former owner.
+pub async fn a_forgotten_route_stays_closed_to_its_former_owner(store: Arc<dyn Fixture>) {
+    let mut former = Owner::of(&*store, &route("r")).await;
+    store.admin().forget_route("r", &Actor::new("operator")).await.expect("forget");
+    let orphan = former.settle(Settlement::default()).await.expect_err("the lane is gone");
+    assert_eq!(orphan.kind(), ErrorKind::Fenced, "a lane that no longer exists fences its former owner");
+    Owner::of(&*store, &route("r")).await;
+    let late = former.settle(Settlement::default()).await.expect_err("the former owner must stay fenced");
+    assert!(late.is_fenced(), "an epoch must not be given out twice, not even for a route that was forgotten between");
+}
+
+async fn registered(store: &dyn Fixture, lease_life: Duration) -> Node {
+    let node = node(&["r"], lease_life);
+    store.log().register(&node, &[route("r")]).await.expect("register");
+    node
+}
+
+async fn race(log: &dyn Log, node: &Node) -> Option<NodeId> {
+    log.acquire(&lane("r", 0), node).await.expect("acquire").map(|_| node.id)
+}
+
+fn standing<'a>(roster: &'a Roster, route: &str, number: u32) -> &'a LaneStanding {
+    let wanted = lane(route, number);
+    let found = roster.lanes.iter().find(|standing| standing.lane == wanted);
+    found.unwrap_or_else(|| panic!("the roster must list {wanted}"))
+}
+
+fn live(roster: &Roster) -> HashSet<NodeId> {
+    roster.nodes.iter().map(|node| node.id).collect()
+}
