@@ -1,0 +1,30 @@
+//! `cargo xtask check`: what can be known without running the code.
+
+use anyhow::Result;
+
+use crate::{
+    features,
+    step::{cargo, root},
+    tidy,
+};
+
+/// The crate whose features users choose.
+const FACADE: &str = "postrider";
+
+pub(crate) fn run() -> Result<()> {
+    tidy::run(&root())?;
+    cargo("fmt", &["fmt", "--all", "--check"]).run()?;
+    cargo("clippy", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
+    cargo("doc", &["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    each_feature_alone()
+}
+
+/// A feature that compiles only beside another one is a trap for whoever chooses it alone.
+fn each_feature_alone() -> Result<()> {
+    cargo("no feature", &["check", "-p", FACADE, "--no-default-features"]).run()?;
+    for feature in features::of(FACADE)? {
+        let name = format!("feature {feature}");
+        cargo(&name, &["check", "-p", FACADE, "--no-default-features", "--features", &feature]).run()?;
+    }
+    Ok(())
+}

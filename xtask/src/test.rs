@@ -1,0 +1,75 @@
+//! `cargo xtask test`: everything that has to run, on a machine that has nothing but Rust; and `cargo xtask sim`.
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::{
+    services,
+    step::{Step, cargo},
+};
+
+/// Seeds of an ordinary run: about a minute of one core.
+const SEEDS: u64 = 20_000;
+
+/// Seeds of a quick run.
+const SEEDS_QUICK: u64 = 1_000;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Fewer seeds and a smaller demonstration.
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    services::prepare()?;
+    cargo("test", &["test", "--workspace", "--all-features"]).run()?;
+    let seeds = if options.quick { SEEDS_QUICK } else { SEEDS };
+    Sim { seeds: Some(seeds), from: None, plant: None }.step().run()?;
+    simulator("plants").run()?;
+    demonstration(options.quick)
+}
+
+/// Runs the demonstration and reads its verdict once more, so that a wrong exit code does not pass for a good one.
+fn demonstration(quick: bool) -> Result<()> {
+    let (orders, kills) = if quick { ("100", "2") } else { ("500", "6") };
+    let arguments = ["demo", "--json", "--orders", orders, "--kills", kills];
+    let text = cargo("demo", &["run", "--release", "-p", "postrider-cli", "--"])
+        .args(arguments.map(str::to_owned))
+        .output()?;
+    print!("{text}");
+    let verdict: Value = serde_json::from_str(&text).context("the demonstration did not print one JSON object")?;
+    for name in ["lost", "ghosts", "out_of_order"] {
+        ensure!(verdict[name] == 0, "the demonstration found {name}: {}", verdict[name]);
+    }
+    Ok(())
+}
+
+/// Options of the simulator.
+#[derive(Args)]
+pub(crate) struct Sim {
+    /// How many seeds. Default: as many as `cargo xtask test` runs.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Runs with this planted mistake; the simulator must find it.
+    #[arg(long)]
+    plant: Option<String>,
+}
+
+impl Sim {
+    pub(crate) fn step(&self) -> Step {
+        let mut arguments = vec!["--seeds".to_owned(), self.seeds.unwrap_or(SEEDS).to_string()];
+        arguments.extend(self.from.iter().flat_map(|from| ["--from".to_owned(), from.to_string()]));
+        arguments.extend(self.plant.iter().flat_map(|plant| ["--plant".to_owned(), plant.clone()]));
+        simulator("run").args(arguments)
+    }
+}
+
+/// With the engine's assertions and nearly as fast as a release.
+fn simulator(task: &str) -> Step {
+    cargo(&format!("sim {task}"), &["run", "--profile", "sim", "-p", "postrider-sim", "--", task])
+}
