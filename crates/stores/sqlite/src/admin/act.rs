@@ -1,0 +1,189 @@
+//! What an operator does: each change and its audit entry are one transaction.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    Error,
+    admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
+    lease::{Reader, Replay},
+    parked::Ordinal,
+    time::Timestamp,
+};
+use rusqlite::params;
+
+use super::rows::condition;
+use crate::{
+    error::Work,
+    lease::{add_lanes, last_seq},
+    parked::{Rows, ordinal},
+    route::{Route, draw, drop_empty_replays, unknown},
+    worker::Db,
+};
+
+const NOTE: &str = "INSERT INTO {p}audit (at, actor, reason, action, subject) VALUES (?1, ?2, ?3, ?4, ?5)";
+
+const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {p}audit ORDER BY number DESC LIMIT ?1";
+
+const PAUSE: &str = "UPDATE {p}route SET paused_by = ?2, paused_reason = ?3 WHERE name = ?1";
+
+/// Replays that have ended but have rows again that may run.
+const ENDED_REPLAYS: &str = "
+SELECT name, replay_end
+  FROM {p}route
+ WHERE replay_of IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM {p}lane AS lane WHERE lane.route = name)
+   AND EXISTS (SELECT 1 FROM {p}parked AS row WHERE row.route = name AND row.state <> 'dead')";
+
+const BEFORE_OLDEST: &str = "SELECT coalesce(min(seq) - 1, 0) FROM {p}log";
+
+/// A route and its replays, or one replay: everything that is kept under these names.
+const READERS: &str = "SELECT name FROM {p}route WHERE name = ?1 OR replay_of = ?1";
+
+pub(super) fn redrive(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
+    let changed = each_row(db, filter, now, |rows, ordinal| rows.redrive(ordinal))?;
+    revive_replays(db)?;
+    note_rows(db, actor, "redrive", filter, changed, now)
+}
+
+pub(super) fn discard(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
+    let changed = each_row(db, filter, now, |rows, ordinal| rows.remove(ordinal))?;
+    drop_empty_replays(db)?;
+    note_rows(db, actor, "discard", filter, changed, now)
+}
+
+/// Applies `change` to every matching row, route by route, and counts those that it changed.
+fn each_row(
+    db: &Db,
+    filter: &ParkedFilter,
+    now: Timestamp,
+    change: impl Fn(&mut Rows<'_>, Ordinal) -> Work<bool>,
+) -> Work<u64> {
+    let mut changed = 0;
+    let found = matching(db, filter)?;
+    for of_route in found.chunk_by(|one, other| one.0 == other.0) {
+        let mut rows = Rows::new(db, &of_route[0].0, now);
+        for (_, ordinal) in of_route {
+            changed += u64::from(change(&mut rows, *ordinal)?);
+        }
+        rows.finish()?;
+    }
+    Ok(changed)
+}
+
+/// Gathered before anything changes, so that no change meets its own result.
+fn matching(db: &Db, filter: &ParkedFilter) -> Work<Vec<(String, Ordinal)>> {
+    let (condition, values) = condition(filter);
+    let mut statement =
+        db.statement(&format!("SELECT route, ordinal FROM {{p}}parked WHERE {condition} ORDER BY route, ordinal"))?;
+    let mut rows = statement.query(rusqlite::params_from_iter(values))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push((row.get(0)?, ordinal(row.get(1)?)));
+    }
+    Ok(found)
+}
+
+/// A replay that has ended goes on for the sake of a redriven row: it gets its lane back, at its end.
+fn revive_replays(db: &Db) -> Work<()> {
+    let mut statement = db.statement(ENDED_REPLAYS)?;
+    let found = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+    for (name, end) in found.collect::<rusqlite::Result<Vec<_>>>()? {
+        add_lanes(db, &name, 1, end)?;
+    }
+    Ok(())
+}
+
+pub(super) fn pause(db: &Db, route: &str, actor: &Actor, now: Timestamp) -> Work<()> {
+    set_paused(db, route, Some(actor))?;
+    note(db, actor, "pause", route, now)
+}
+
+pub(super) fn resume(db: &Db, route: &str, actor: &Actor, now: Timestamp) -> Work<()> {
+    set_paused(db, route, None)?;
+    note(db, actor, "resume", route, now)
+}
+
+fn set_paused(db: &Db, route: &str, by: Option<&Actor>) -> Work<()> {
+    let reason = by.and_then(|actor| actor.reason.as_deref());
+    let changed = db.statement(PAUSE)?.execute(params![route, by.map(|actor| &actor.name), reason])?;
+    if changed == 0 { Err(unknown("route", route).into()) } else { Ok(()) }
+}
+
+/// One lane is enough: a replay is read at its own pace. It begins with the oldest record and ends with the newest of now.
+pub(super) fn replay(db: &Db, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Work<Arc<str>> {
+    let of = Route::get(db, &spec.route)?;
+    if of.reader.replay.is_some() {
+        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route).into());
+    }
+    let replay = Replay { of: of.name, filter: spec.filter.clone(), rate: spec.rate };
+    let name: Arc<str> = format!("{}#replay-{}", spec.route, draw(db, "replay", 1)?).into();
+    let route = Route {
+        name: Arc::clone(&name),
+        lanes: 1,
+        paused: None,
+        reader: Reader { replay: Some(replay), ..of.reader },
+        replay_end: Some(last_seq(db)?),
+    };
+    route.save(db)?;
+    let begin = db.statement(BEFORE_OLDEST)?.query_row([], |row| row.get(0))?;
+    add_lanes(db, &name, 1, begin)?;
+    note(db, actor, "replay", &format!("{name}: {:?}", spec.filter), now)?;
+    Ok(name)
+}
+
+pub(super) fn cancel_replay(db: &Db, name: &str, actor: &Actor, now: Timestamp) -> Work<()> {
+    if Route::find(db, name)?.is_none_or(|route| route.reader.replay.is_none()) {
+        return Err(unknown("replay", name).into());
+    }
+    forget(db, name)?;
+    note(db, actor, "cancel-replay", name, now)
+}
+
+pub(super) fn forget_route(db: &Db, route: &str, actor: &Actor, now: Timestamp) -> Work<()> {
+    if Route::find(db, route)?.is_none_or(|known| known.reader.replay.is_some()) {
+        return Err(unknown("route", route).into());
+    }
+    forget(db, route)?;
+    note(db, actor, "forget-route", route, now)
+}
+
+fn forget(db: &Db, name: &str) -> Work<()> {
+    let names: Vec<String> =
+        db.statement(READERS)?.query_map([name], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for name in names {
+        for sql in [
+            "DELETE FROM {p}parked WHERE route = ?1",
+            "DELETE FROM {p}lane WHERE route = ?1",
+            "DELETE FROM {p}route WHERE name = ?1",
+        ] {
+            db.statement(sql)?.execute([&name])?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing changed is nothing to note.
+fn note_rows(db: &Db, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64, now: Timestamp) -> Work<u64> {
+    if rows > 0 {
+        note(db, actor, action, &format!("{rows} rows of {filter:?}"), now)?;
+    }
+    Ok(rows)
+}
+
+fn note(db: &Db, actor: &Actor, action: &str, subject: &str, now: Timestamp) -> Work<()> {
+    db.statement(NOTE)?.execute(params![now.as_micros(), actor.name, actor.reason, action, subject])?;
+    Ok(())
+}
+
+pub(super) fn audit(db: &Db, limit: u32) -> Work<Vec<AuditEntry>> {
+    let mut statement = db.statement(AUDIT)?;
+    let entries = statement.query_map([limit], |row| {
+        Ok(AuditEntry {
+            at: Timestamp::from_micros(row.get(0)?),
+            actor: Actor { name: row.get(1)?, reason: row.get(2)? },
+            action: row.get(3)?,
+            subject: row.get(4)?,
+        })
+    })?;
+    Ok(entries.collect::<rusqlite::Result<_>>()?)
+}

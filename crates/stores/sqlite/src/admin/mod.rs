@@ -1,0 +1,101 @@
+//! The operator's side: looking on a thread of its own, changing on the writer's, with a trace in the audit record.
+
+mod act;
+mod overview;
+mod rows;
+
+use std::sync::Arc;
+
+use postrider_core::{
+    BoxFuture, Result,
+    admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    envelope::MessageId,
+    parked::Ordinal,
+    time::Timestamp,
+};
+
+use crate::{SqliteStore, error::Work, worker::Db};
+
+impl StoreAdmin for SqliteStore {
+    fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
+        Box::pin(self.inspector.run("overview", |db| db.look(overview::overview)))
+    }
+
+    fn parked<'a>(
+        &'a self,
+        filter: &'a ParkedFilter,
+        after: Option<(Arc<str>, Ordinal)>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<ParkedRow>>> {
+        let filter = filter.clone();
+        Box::pin(self.inspector.run("list parked rows", move |db| {
+            db.look(|db, now| rows::parked(db, &filter, after.as_ref(), limit, now))
+        }))
+    }
+
+    fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
+        Box::pin(self.inspector.run("group dead rows", |db| db.look(|db, _| rows::dead_groups(db))))
+    }
+
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>> {
+        Box::pin(self.inspector.run("look for a message", move |db| db.look(|db, now| rows::message(db, id, now))))
+    }
+
+    fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        let filter = filter.clone();
+        self.act("redrive", actor, move |db, actor, now| act::redrive(db, &filter, actor, now))
+    }
+
+    fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        let filter = filter.clone();
+        self.act("discard", actor, move |db, actor, now| act::discard(db, &filter, actor, now))
+    }
+
+    fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        let route = route.to_owned();
+        self.act("pause", actor, move |db, actor, now| act::pause(db, &route, actor, now))
+    }
+
+    fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        let route = route.to_owned();
+        self.act("resume a route", actor, move |db, actor, now| act::resume(db, &route, actor, now))
+    }
+
+    fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>> {
+        let spec = spec.clone();
+        self.act("replay", actor, move |db, actor, now| act::replay(db, &spec, actor, now))
+    }
+
+    fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        let name = name.to_owned();
+        self.act("cancel a replay", actor, move |db, actor, now| act::cancel_replay(db, &name, actor, now))
+    }
+
+    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        let route = route.to_owned();
+        self.act("forget a route", actor, move |db, actor, now| act::forget_route(db, &route, actor, now))
+    }
+
+    fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        Box::pin(self.inspector.run("read the audit record", move |db| act::audit(db, limit)))
+    }
+}
+
+impl SqliteStore {
+    /// One change by an operator in one transaction, and a hint to the relays of this process: the file's version does
+    /// not change by our own writes.
+    fn act<'a, T: Send + 'static>(
+        &'a self,
+        operation: &'static str,
+        actor: &Actor,
+        change: impl FnOnce(&Db, &Actor, Timestamp) -> Work<T> + Send + 'static,
+    ) -> BoxFuture<'a, Result<T>> {
+        let actor = actor.clone();
+        let waker = self.waker.clone();
+        Box::pin(self.writer.run(operation, move |db| {
+            let changed = db.write(|db, now| change(db, &actor, now))?;
+            waker.wake();
+            Ok(changed)
+        }))
+    }
+}

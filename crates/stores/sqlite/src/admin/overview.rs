@@ -1,0 +1,116 @@
+//! Everything on one screen, in one consistent look.
+//!
+//! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads
+//! and ends at [`PENDING_COUNT_MAX`].
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::{
+    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    parked::ParkedState,
+    time::Timestamp,
+};
+use rusqlite::params;
+
+use crate::{
+    due,
+    error::Work,
+    lease::{self, LaneRow},
+    route::Route,
+    select::{CHOSEN_BY, Selection},
+    worker::Db,
+};
+
+/// The numbers of the log have no gaps but where records were purged: a transaction that is rolled back gives its numbers
+/// back. So this needs no scan.
+const RECORDS: &str = "SELECT coalesce(max(seq) - min(seq) + 1, 0) FROM {p}log";
+
+const NODES: &str = "
+SELECT id, name, routes, seen_at
+  FROM {p}node
+ WHERE seen_at + lease_life > ?1
+ ORDER BY id";
+
+pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
+    let mut lanes = lease::lanes(db, now)?;
+    let last = lease::last_seq(db)?;
+    let mut routes = Vec::new();
+    for route in lease::routes(db)?.into_values() {
+        // A replay that has ended has no lanes left, only dead rows.
+        if let Some(lanes) = lanes.remove(&route.name) {
+            routes.push(route_status(db, route, &lanes, last, now)?);
+        }
+    }
+    let records: i64 = db.statement(RECORDS)?.query_row([], |row| row.get(0))?;
+    Ok(Overview { routes, nodes: nodes(db, now)?, records: records.unsigned_abs() })
+}
+
+fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timestamp) -> Work<RouteStatus> {
+    let (pending, oldest_pending_age) = pending(db, &route, lanes, now)?;
+    let mut parked = ParkedCounts::default();
+    for (state, rows) in due::counts(db, &route.name)? {
+        if let Some(state) = ParkedState::parse(&state) {
+            *parked.of_mut(state) = rows;
+        }
+    }
+    let lanes = lanes.iter().map(|lane| LaneStatus {
+        number: lane.number,
+        owner: lane.owner,
+        epoch: lane.epoch,
+        cursor: format!("record {} of {}", lane.passed, route.replay_end.unwrap_or(last)),
+    });
+    Ok(RouteStatus {
+        lanes: lanes.collect(),
+        topics: route.reader.topics.to_string(),
+        paused: route.paused.map(|(name, reason)| Actor { name, reason }),
+        pending,
+        oldest_pending_age,
+        parked,
+        replay_of: route.reader.replay.map(|replay| replay.of),
+        route: route.name,
+    })
+}
+
+/// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
+fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u64, Option<Duration>)> {
+    let least = lanes.iter().map(|lane| lane.passed).min().unwrap_or(i64::MAX);
+    let mut statement = db.statement(&format!(
+        "SELECT {CHOSEN_BY}, deliver_at FROM {{p}}log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq"
+    ))?;
+    let mut rows = statement.query(params![least, route.replay_end.unwrap_or(i64::MAX)])?;
+    let mut interner = db.interner.borrow_mut();
+    interner.tidy();
+    let mut whole = Selection::new(&route.reader, 0, 1);
+    let (mut pending, mut oldest) = (0, None::<Duration>);
+    while let Some(row) = rows.next()? {
+        let Some(chosen) = whole.choose(row, &mut interner)? else { continue };
+        let key = chosen.key.as_deref().map(str::as_bytes);
+        let seq: i64 = row.get(0)?;
+        let open = lanes
+            .iter()
+            .any(|lane| seq > lane.passed && route.reader.place(key, &chosen.id, lane.number, route.lanes).1);
+        if !open {
+            continue;
+        }
+        pending += 1;
+        if row.get::<_, Option<i64>>(6)?.is_none_or(|at| at <= now.as_micros()) {
+            oldest = oldest.max(Some(now.since(Timestamp::from_micros(chosen.enqueued_at))));
+        }
+        if pending == PENDING_COUNT_MAX {
+            break;
+        }
+    }
+    Ok((pending, oldest))
+}
+
+fn nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStatus>> {
+    let mut statement = db.statement(NODES)?;
+    let mut rows = statement.query([now.as_micros()])?;
+    let mut nodes = Vec::new();
+    while let Some(row) = rows.next()? {
+        let routes: Vec<Arc<str>> = lease::names(&row.get::<_, String>(2)?)?;
+        let seen = now.since(Timestamp::from_micros(row.get(3)?));
+        nodes.push(NodeStatus { id: lease::node_id(row.get(0)?), name: row.get(1)?, routes, seen });
+    }
+    Ok(nodes)
+}

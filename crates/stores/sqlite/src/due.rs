@@ -1,0 +1,201 @@
+//! Due: parked rows that may run now, and which keys have a line at all.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use postrider_core::{
+    key::KeyHash,
+    lease::Lease,
+    log::{Record, RecordRef},
+    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRow},
+    time::Timestamp,
+};
+use rusqlite::{Row, params};
+
+use crate::{error::Work, lease::fence, parked::ordinal, read::envelope, worker::Db};
+
+/// Rows that wait for time alone, soonest first: one range of the index that holds only such rows, and nothing else of the
+/// table. Another lane's rows are stepped over.
+pub(crate) const WAKING: &str = "
+SELECT wake_at, ordinal, spread
+  FROM {p}parked
+ WHERE route = ?1 AND in_line = ?2 AND wake_at IS NOT NULL
+ ORDER BY wake_at, ordinal";
+
+/// The first rows of one line: one range of the index of lines.
+pub(crate) const LINE: &str = "
+SELECT ordinal, attempts, due_at, key_hash,
+       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+  FROM {p}parked
+ WHERE route = ?1 AND key_hash = ?2 AND in_line = 1
+ ORDER BY ordinal
+ LIMIT ?3";
+
+/// One row by its primary key.
+const ROW: &str = "
+SELECT ordinal, attempts, due_at, key_hash,
+       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+  FROM {p}parked
+ WHERE ordinal = ?1";
+
+/// Every line of a route: one pass over its range of the index of lines.
+pub(crate) const BLOCKED: &str = "
+SELECT key_hash, count(*)
+  FROM {p}parked
+ WHERE route = ?1 AND in_line = 1
+ GROUP BY key_hash";
+
+/// Every key of the lease's lane that has a line.
+pub(crate) fn blocked(db: &Db, lease: &Lease) -> Work<Vec<BlockedKey>> {
+    let mut statement = db.statement(BLOCKED)?;
+    let mut rows = statement.query([&*lease.lane.route])?;
+    let mut blocked = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = KeyHash::from_i64(row.get(0)?);
+        if key.lane(lease.lanes) == lease.lane.number {
+            blocked.push(BlockedKey { key, rows: row.get(1)? });
+        }
+    }
+    Ok(blocked)
+}
+
+/// What may run now, longest due first, lines and timed rows alike.
+pub(crate) fn due(db: &Db, lease: &Lease, limit: DueLimit, now: Timestamp) -> Work<DuePage> {
+    fence(db, lease)?;
+    let mut waiting = waiting(db, lease, true, limit.lines, now)?;
+    waiting.extend(waiting_timed(db, lease, limit.lines, now)?);
+    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
+
+    let read = DueRead { db, lease, now };
+    let mut room = Room { bytes: limit.bytes, used: false };
+    let mut page = DuePage::default();
+    for row in waiting {
+        let taken = if row.wake_at > now {
+            false
+        } else if row.in_line {
+            page.lines.len() < limit.lines as usize
+                && read.line(row.spread, limit.per_line, &mut room)?.map(|line| page.lines.push(line)).is_some()
+        } else {
+            page.timed.len() < limit.lines as usize
+                && read.timed(row.ordinal, &mut room)?.map(|row| page.timed.push(row)).is_some()
+        };
+        if !taken {
+            // What stays behind although it is due comes next, at once.
+            let wait = row.wake_at.since(now);
+            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+        }
+    }
+    Ok(page)
+}
+
+/// A row that waits for time alone.
+struct Waiting {
+    wake_at: Timestamp,
+    ordinal: i64,
+    spread: KeyHash,
+    in_line: bool,
+}
+
+fn waiting_timed(db: &Db, lease: &Lease, limit: u32, now: Timestamp) -> Work<Vec<Waiting>> {
+    waiting(db, lease, false, limit, now)
+}
+
+/// Those of the lease's lane that are due, one more than asked for if there is one, or else the next to come due.
+fn waiting(db: &Db, lease: &Lease, in_line: bool, limit: u32, now: Timestamp) -> Work<Vec<Waiting>> {
+    let mut statement = db.statement(WAKING)?;
+    let mut rows = statement.query(params![&*lease.lane.route, in_line])?;
+    let mut waiting = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (wake_at, spread) = (Timestamp::from_micros(row.get(0)?), KeyHash::from_i64(row.get(2)?));
+        if spread.lane(lease.lanes) != lease.lane.number {
+            continue;
+        }
+        waiting.push(Waiting { wake_at, ordinal: row.get(1)?, spread, in_line });
+        if wake_at > now || waiting.len() > limit as usize {
+            break;
+        }
+    }
+    Ok(waiting)
+}
+
+/// One due read.
+struct DueRead<'a> {
+    db: &'a Db,
+    lease: &'a Lease,
+    now: Timestamp,
+}
+
+impl DueRead<'_> {
+    /// The head of a line and as many behind it as may follow. `None`: there is no room left.
+    fn line(&self, key: KeyHash, per_line: u32, room: &mut Room) -> Work<Option<DueLine>> {
+        let per_line = per_line.max(1);
+        let mut statement = self.db.statement(LINE)?;
+        let mut rows = statement.query(params![&*self.lease.lane.route, key.as_i64(), i64::from(per_line) + 1])?;
+        let mut line = DueLine { key, rows: Vec::new(), more: false };
+        while let Some(row) = rows.next()? {
+            let due = row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= self.now.as_micros());
+            assert!(due || !line.rows.is_empty(), "a line is read only when its head is due");
+            if line.rows.len() == per_line as usize || !due {
+                line.more = true;
+                break;
+            }
+            let found = self.row(row)?;
+            if !room.take(&found) {
+                line.more = true;
+                break;
+            }
+            line.rows.push(found);
+        }
+        Ok((!line.rows.is_empty()).then_some(line))
+    }
+
+    /// One row in no line. `None`: there is no room left.
+    fn timed(&self, ordinal: i64, room: &mut Room) -> Work<Option<DueRow>> {
+        let mut statement = self.db.statement(ROW)?;
+        let mut rows = statement.query([ordinal])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let found = self.row(row)?;
+        Ok(room.take(&found).then_some(found))
+    }
+
+    fn row(&self, row: &Row<'_>) -> Work<DueRow> {
+        let (envelope, enqueued_at) = envelope(self.db, row, 4)?;
+        let record = Record {
+            key: row.get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
+            enqueued_at,
+            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
+            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
+            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
+            envelope,
+        };
+        Ok(DueRow { ordinal: ordinal(row.get(0)?), record: RecordRef::single(record), attempts: row.get(1)? })
+    }
+}
+
+/// What is left of a due read's bytes. The first row always fits.
+struct Room {
+    bytes: usize,
+    used: bool,
+}
+
+impl Room {
+    fn take(&mut self, row: &DueRow) -> bool {
+        let weight = row.record.envelope.weight();
+        if self.used && weight > self.bytes {
+            return false;
+        }
+        self.used = true;
+        self.bytes = self.bytes.saturating_sub(weight);
+        true
+    }
+}
+
+/// How many rows a route has in each state.
+pub(crate) fn counts(db: &Db, route: &str) -> Work<BTreeMap<String, u64>> {
+    let mut statement = db.statement("SELECT state, count(*) FROM {p}parked WHERE route = ?1 GROUP BY state")?;
+    let mut rows = statement.query([route])?;
+    let mut counts = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        counts.insert(row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs());
+    }
+    Ok(counts)
+}

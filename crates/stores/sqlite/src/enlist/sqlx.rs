@@ -1,0 +1,56 @@
+//! Enqueue with sqlx: `Transaction<'_, sqlx::Sqlite>`.
+
+use postrider_core::{
+    BoxFuture, Error, ErrorKind, Result,
+    enlist::{Batch, Enlist},
+};
+use sqlx::AssertSqlSafe;
+
+use super::{headers_or_null, runs};
+use crate::{dialect::Sqlite, error::from_code};
+
+/// Asynchronous, as sqlx is. If the future is dropped half-way, the transaction holds all, some or none of the batch: roll
+/// it back.
+impl Enlist<Sqlite> for sqlx::Transaction<'_, sqlx::Sqlite> {
+    type Appended<'a>
+        = BoxFuture<'a, Result<()>>
+    where
+        Self: 'a;
+
+    fn append<'a>(&'a mut self, store: &'a Sqlite, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let batch = batch?;
+            let now = store.now().as_micros();
+            for (sql, run) in runs(store.inserts(), batch.envelopes()) {
+                // Safe: the text is ours, and the prefix in it was checked to be an identifier.
+                let mut query = sqlx::query(AssertSqlSafe(std::sync::Arc::clone(sql)));
+                for envelope in run {
+                    query = query
+                        .bind(envelope.id.0.as_bytes().as_slice())
+                        .bind(&*envelope.topic)
+                        .bind(&*envelope.name)
+                        .bind(envelope.key.as_ref().map(postrider_core::key::OrderingKey::as_str))
+                        .bind(now)
+                        .bind(envelope.deliver_at.map(postrider_core::time::Timestamp::as_micros))
+                        .bind(envelope.expires_at.map(postrider_core::time::Timestamp::as_micros))
+                        .bind(envelope.attempts_max)
+                        .bind(headers_or_null(&envelope.headers))
+                        .bind(envelope.payload.as_ref());
+                }
+                query.execute(&mut **self).await.map_err(translate)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn translate(error: sqlx::Error) -> Error {
+    let code = match &error {
+        sqlx::Error::Database(database) => database.code().and_then(|code| code.parse().ok()),
+        _ => None,
+    };
+    match code {
+        Some(code) => from_code(code, "enqueue").caused_by(error),
+        None => Error::new(ErrorKind::Unavailable, "enqueue").caused_by(error),
+    }
+}

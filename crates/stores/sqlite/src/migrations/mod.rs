@@ -1,0 +1,243 @@
+//! The schema, version by version.
+//!
+//! A migration is a numbered SQL text that never changes once it is released; its checksum is kept beside its number, so
+//! that a schema that somebody altered is noticed. All pending ones are applied in one transaction that holds the write
+//! lock: two openers that race apply each of them once, and a crash leaves all of them or none. A database that is newer
+//! than this program is refused rather than guessed at.
+
+use std::{fmt, path::Path};
+
+use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use crate::{
+    config,
+    dialect::Sqlite,
+    error::{Fault, Work},
+};
+
+/// Every migration, oldest first. Append only.
+const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+
+/// The version that this program works with.
+pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+const LEDGER: &str = "\
+CREATE TABLE IF NOT EXISTS {p}migration (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    checksum   TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+) STRICT;
+";
+
+#[derive(Clone, Copy)]
+struct Migration {
+    version: u32,
+    name: &'static str,
+    template: &'static str,
+}
+
+impl Migration {
+    /// Of the text before the prefix is put in, so that it is the same for every prefix.
+    fn checksum(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.template.as_bytes()))
+    }
+
+    /// The statements that apply it and note that it is applied.
+    fn sql(&self, dialect: &Sqlite) -> String {
+        let (version, name, checksum) = (self.version, self.name, self.checksum());
+        let note =
+            format!("INSERT INTO {{p}}migration (version, name, checksum) VALUES ({version}, '{name}', '{checksum}');");
+        format!("-- migration {version}: {name}\n{}\n{}\n", dialect.render(self.template), dialect.render(&note))
+    }
+}
+
+/// One migration, as it stands in one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its number.
+    pub version: u32,
+    /// What it is called.
+    pub name: String,
+    /// The checksum of its text.
+    pub checksum: String,
+    /// When it was applied, if it was.
+    pub applied_at: Option<Timestamp>,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04} {}: ", self.version, self.name)?;
+        match self.applied_at {
+            Some(at) => write!(f, "applied at {at}"),
+            None => f.write_str("pending"),
+        }
+    }
+}
+
+/// Every migration and whether it is applied. A file that does not exist has none applied, and is not made. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what SQLite answers.
+pub fn status(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
+    let path = path.as_ref();
+    let file = path.display().to_string();
+    if !path.exists() {
+        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
+    }
+    look(path)
+        .and_then(|connection| standings(&connection, dialect))
+        .map_err(|fault| fault.into_error("look at the schema", &file))
+        .map_err(|error| located(error, &file))
+}
+
+/// The migrations that [`up`] would apply. Blocks.
+///
+/// # Errors
+/// As [`status`].
+pub fn plan(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
+    Ok(status(path, dialect)?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
+}
+
+/// Applies what is pending, all or nothing, and returns it. Makes the file if there is none. Blocks.
+///
+/// # Errors
+/// As [`status`].
+pub fn up(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
+    let file = path.as_ref().display().to_string();
+    config::connect(path.as_ref(), config::BUSY_TIMEOUT)
+        .and_then(|connection| apply(&connection, dialect))
+        .map_err(|fault| fault.into_error("migrate", &file))
+        .map_err(|error| located(error, &file))
+}
+
+/// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database.
+#[must_use]
+pub fn sql(dialect: &Sqlite) -> String {
+    let steps: Vec<String> = MIGRATIONS.iter().map(|migration| migration.sql(dialect)).collect();
+    format!("PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n{}\n{}COMMIT;\n", dialect.render(LEDGER), steps.join("\n"))
+}
+
+/// Applies what is pending under the write lock.
+pub(crate) fn apply(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
+    // Without the lock first: an opener of a finished schema must not wait for a writer.
+    if standings(connection, dialect)?.iter().all(|standing| standing.applied_at.is_some()) {
+        return Ok(Vec::new());
+    }
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let pending: Vec<Standing> =
+        standings(connection, dialect)?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
+    connection.execute_batch(&dialect.render(LEDGER))?;
+    for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
+        connection.execute_batch(&migration.sql(dialect))?;
+    }
+    transaction.commit()?;
+    Ok(pending)
+}
+
+/// For those who migrate by hand: refuses a schema that is not complete.
+pub(crate) fn check(connection: &Connection, dialect: &Sqlite) -> Work<()> {
+    let standings = standings(connection, dialect)?;
+    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
+    if applied == Some(LATEST) {
+        return Ok(());
+    }
+    let what = if applied.is_none() {
+        "the schema is missing; run the migrations, or let the store do it"
+    } else {
+        "the schema is older than this program; run the migrations, or let the store do it"
+    };
+    Err(Error::new(ErrorKind::Schema, what)
+        .with("prefix", dialect.prefix())
+        .with("version", applied.unwrap_or(0))
+        .with("needed", LATEST)
+        .into())
+}
+
+fn standings(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
+    if !connection.table_exists(None, &*dialect.render("{p}migration"))? {
+        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
+    }
+    refuse_newer(connection, dialect)?;
+    let sql = dialect.render("SELECT checksum, applied_at FROM {p}migration WHERE version = ?1");
+    let mut statement = connection.prepare(&sql)?;
+    let mut standings = Vec::new();
+    for migration in &MIGRATIONS {
+        let row: Option<(String, i64)> =
+            statement.query_row(params![migration.version], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        if let Some((checksum, _)) = &row
+            && *checksum != migration.checksum()
+        {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a migration was applied with another text; restore the database or the program that made it",
+            )
+            .with("version", migration.version)
+            .with("checksum", checksum)
+            .with("expected", migration.checksum())
+            .into());
+        }
+        standings.push(standing(migration, row.map(|(_, at)| Timestamp::from_micros(at))));
+    }
+    Ok(standings)
+}
+
+fn refuse_newer(connection: &Connection, dialect: &Sqlite) -> Work<()> {
+    let sql = dialect.render("SELECT max(version) FROM {p}migration");
+    let version: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
+    if version.is_some_and(|version| version > i64::from(LATEST)) {
+        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
+            .with("version", version.unwrap_or(0))
+            .with("supported", LATEST)
+            .into());
+    }
+    Ok(())
+}
+
+fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
+    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
+}
+
+/// Without making a file, and without changing one.
+fn look(path: &Path) -> Work<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(path, flags).map_err(Fault::from)?;
+    connection.busy_timeout(config::BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+/// Our own errors do not know the file yet.
+pub(crate) fn located(error: Error, file: &str) -> Error {
+    if error.kind() == ErrorKind::Schema { error.with("file", file) } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_texts_never_change() {
+        // A released migration is in databases out there. If this fails, write a new one instead.
+        let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
+        assert_eq!(checksums, ["943aa40a07ceff6f"]);
+        assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+    }
+
+    #[test]
+    fn the_printed_script_makes_the_same_schema() {
+        let folder = tempfile::tempdir().unwrap();
+        let dialect = Sqlite::with_prefix("x_").unwrap();
+        let (by_hand, by_up) = (folder.path().join("hand.db"), folder.path().join("up.db"));
+        Connection::open(&by_hand).unwrap().execute_batch(&sql(&dialect)).unwrap();
+        up(&by_up, &dialect).unwrap();
+        assert_eq!(plan(&by_hand, &dialect).unwrap(), []);
+        let schema = |path| -> Vec<String> {
+            let connection = Connection::open(path).unwrap();
+            let mut statement =
+                connection.prepare("SELECT sql FROM sqlite_schema WHERE sql NOT NULL ORDER BY name").unwrap();
+            statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        };
+        assert_eq!(schema(&by_hand), schema(&by_up));
+    }
+}

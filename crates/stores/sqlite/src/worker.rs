@@ -1,0 +1,157 @@
+//! Threads with a connection of their own: rusqlite blocks, and nothing here may block the async runtime.
+//!
+//! Work crosses to a thread through a channel and its result comes back through another. Once sent, a piece of work runs
+//! to its end, whether or not somebody still waits for the answer: a dropped future leaves it done or not done, never half
+//! done. The writer's thread also watches the file for other processes' commits while it is idle (see [`crate::wake`]).
+
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use rusqlite::{CachedStatement, Connection, Transaction, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use crate::{
+    dialect::Sqlite,
+    error::{Fault, Work},
+    intern::Interner,
+    wake::{Pace, Waker},
+};
+
+/// A connection on its thread, with what its statements need.
+pub(crate) struct Db {
+    pub(crate) connection: Connection,
+    pub(crate) dialect: Sqlite,
+    pub(crate) interner: RefCell<Interner>,
+}
+
+impl Db {
+    pub(crate) fn new(connection: Connection, dialect: Sqlite) -> Self {
+        // Every statement of this crate stays prepared.
+        connection.set_prepared_statement_cache_capacity(128);
+        Self { connection, dialect, interner: RefCell::default() }
+    }
+
+    /// Prepares one of our statements, or takes it from the cache.
+    pub(crate) fn statement(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
+        self.connection.prepare_cached(&self.dialect.render(sql))
+    }
+
+    /// Runs `work` in a write transaction and commits it, or rolls back if it fails.
+    ///
+    /// The transaction is immediate: it takes the one write lock at its beginning, so it never fails half-way because
+    /// another writer was faster. The instant is taken under that lock, so a long wait for it makes no time wrong.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
+        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+        let outcome = work(self, self.dialect.now())?;
+        transaction.commit()?;
+        Ok(outcome)
+    }
+
+    /// Runs `work` on one consistent state of the database.
+    pub(crate) fn look<T>(&self, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
+        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Deferred)?;
+        let outcome = work(self, self.dialect.now())?;
+        transaction.commit()?;
+        Ok(outcome)
+    }
+}
+
+type Job = Box<dyn FnOnce(&Db) + Send>;
+
+/// A handle on one thread. The thread ends when the last handle is gone and its work is done.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    jobs: mpsc::Sender<Job>,
+    file: Arc<str>,
+}
+
+impl Worker {
+    /// Starts a thread. `waker` makes it the one that watches the file.
+    pub(crate) fn start(role: &'static str, file: &Arc<str>, db: Db, waker: Option<Waker>) -> Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        thread::Builder::new()
+            .name(format!("postrider-sqlite-{role}"))
+            .spawn(move || match waker {
+                Some(waker) => serve_and_watch(&db, &queue, &waker),
+                None => serve(&db, &queue),
+            })
+            .map_err(|e| Error::new(ErrorKind::Unavailable, "start a thread of the store").caused_by(e))?;
+        Ok(Self { jobs, file: Arc::clone(file) })
+    }
+
+    /// Runs `work` on the thread. Dropping the future does not stop it.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Db) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |db| {
+            // Nobody may be waiting any more; the work is done all the same.
+            let _ = answer.send(work(db));
+        });
+        let gone = || Error::new(ErrorKind::Other, "the store's thread has failed").with("operation", operation);
+        self.jobs.send(job).map_err(|_| gone().with("file", &self.file))?;
+        let outcome = answered.await.map_err(|_| gone().with("file", &self.file))?;
+        outcome.map_err(|fault: Fault| fault.into_error(operation, &self.file))
+    }
+
+    /// Makes a sleeping thread look at its queue, and with it at the file.
+    pub(crate) fn nudge(&self) {
+        let _ = self.jobs.send(Box::new(|_| {}));
+    }
+}
+
+/// Ends when every handle is gone.
+fn serve(db: &Db, queue: &mpsc::Receiver<Job>) {
+    while let Ok(job) = queue.recv() {
+        perform(db, job);
+    }
+}
+
+/// As [`serve`], and looks at the file whenever it has been idle for a while and somebody waits.
+fn serve_and_watch(db: &Db, queue: &mpsc::Receiver<Job>, waker: &Waker) {
+    let mut version = data_version(db);
+    let mut pace = Pace::new();
+    loop {
+        let job = if waker.has_listeners() || !waker.end_watch() {
+            match queue.recv_timeout(pace.interval()) {
+                Ok(job) => Some(job),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        } else {
+            match queue.recv() {
+                Ok(job) => Some(job),
+                Err(mpsc::RecvError) => return,
+            }
+        };
+        let idle = job.is_none();
+        if let Some(job) = job {
+            perform(db, job);
+        }
+        let seen = data_version(db);
+        if seen != version {
+            version = seen;
+            pace.quicken();
+            waker.wake();
+        } else if idle {
+            pace.slacken();
+        }
+    }
+}
+
+/// A panic costs its own caller an answer, not everybody the thread; an open transaction is rolled back on the way.
+fn perform(db: &Db, job: Job) {
+    let _ = catch_unwind(AssertUnwindSafe(|| job(db)));
+}
+
+/// Changes whenever another connection has committed. `None` if the file cannot be asked just now.
+fn data_version(db: &Db) -> Option<i64> {
+    db.connection.prepare_cached("PRAGMA data_version").ok()?.query_row([], |row| row.get(0)).ok()
+}
