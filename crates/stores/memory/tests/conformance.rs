@@ -8,16 +8,30 @@ use postrider_core::{
 use postrider_store_memory::{ManualClock, Memory, MemoryStore, MemoryTransaction, Savepoint};
 use postrider_testkit::store::{Fixture, OpenTransaction};
 
-postrider_testkit::store_conformance!(fresh);
+mod manual_clock {
+    use super::*;
 
-async fn fresh() -> Arc<dyn Fixture> {
-    let clock = ManualClock::at(Timestamp::now());
-    Arc::new(MemoryFixture { store: MemoryStore::with_clock(clock.clone()), clock })
+    async fn fresh() -> Arc<dyn Fixture> {
+        let clock = ManualClock::at(Timestamp::now());
+        Arc::new(MemoryFixture { store: MemoryStore::with_clock(clock.clone()), clock: Some(clock) })
+    }
+
+    postrider_testkit::store_conformance!(fresh);
+}
+
+mod process_clock {
+    use super::*;
+
+    async fn fresh() -> Arc<dyn Fixture> {
+        Arc::new(MemoryFixture { store: MemoryStore::new(), clock: None })
+    }
+
+    postrider_testkit::store_conformance!(fresh);
 }
 
 struct MemoryFixture {
     store: MemoryStore,
-    clock: ManualClock,
+    clock: Option<ManualClock>,
 }
 
 impl Fixture for MemoryFixture {
@@ -35,11 +49,16 @@ impl Fixture for MemoryFixture {
     }
 
     fn now(&self) -> BoxFuture<'_, Timestamp> {
-        Box::pin(async { self.clock.now() })
+        Box::pin(async { self.store.now() })
     }
 
     fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(async move { self.clock.advance(span) })
+        Box::pin(async move {
+            match &self.clock {
+                Some(clock) => clock.advance(span),
+                None => tokio::time::sleep(span).await,
+            }
+        })
     }
 }
 
