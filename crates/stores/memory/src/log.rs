@@ -118,7 +118,7 @@ impl State {
         let advance = advance.as_ref().map(position).transpose()?;
         let route = self.fenced(lease)?;
         let lane = &mut route.lanes[lease.lane.number as usize];
-        if lane.settled == *number {
+        if *number <= lane.settled {
             return Ok(());
         }
         for ordinal in remove {

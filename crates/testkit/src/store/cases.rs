@@ -59,6 +59,7 @@ macro_rules! store_conformance {
                 without_an_advance_the_cursor_stays
                 a_fenced_settlement_writes_nothing
                 a_repeated_settlement_is_recognised_by_its_number
+                a_settlement_that_arrives_late_changes_nothing
                 numbers_count_within_an_epoch
                 parking_gives_ascending_ordinals
                 a_parked_row_is_a_copy

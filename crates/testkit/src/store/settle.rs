@@ -81,6 +81,25 @@ pub async fn a_repeated_settlement_is_recognised_by_its_number(store: Arc<dyn Fi
     );
 }
 
+/// A settlement that was given up for lost and arrives late, behind its successors, changes nothing.
+pub async fn a_settlement_that_arrives_late_changes_nothing(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    store.commit(vec![keyed("a")]).await;
+    let before = owner.cursor.clone();
+    let park = owner.read(WHOLE).await.into_iter().map(|record| (record, dead(true))).collect();
+    let log = store.log();
+    let late = Settlement { number: 1, advance: Some(before), park, ..Settlement::default() };
+    for number in [1, 2] {
+        let advance = Some(owner.cursor.clone());
+        let settlement = Settlement { number, advance, ..Settlement::default() };
+        log.settle(&owner.lease, &settlement).await.expect("settle");
+    }
+    log.settle(&owner.lease, &late).await.expect("a settlement with a number that is over is answered with Ok");
+    assert!(rows_of(&*store).await.is_empty(), "a number that is not greater than the last one applied writes nothing");
+    let resumed = log.resume(&owner.lease).await.expect("resume");
+    assert_eq!(resumed.cursor, owner.cursor, "a settlement that arrives late must not set the cursor back");
+}
+
 /// Numbers begin again with every epoch.
 pub async fn numbers_count_within_an_epoch(store: Arc<dyn Fixture>) {
     let mut first = Owner::of(&*store, &route("r")).await;
