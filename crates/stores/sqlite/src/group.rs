@@ -178,7 +178,7 @@ fn commit(
         // A full disk or an I/O error makes SQLite roll everything back on its own. Whatever ran next would commit by
         // itself.
         if transaction.is_autocommit() {
-            return Err(Error::new(ErrorKind::Full, "SQLite has rolled the shared transaction back").into());
+            return Err(Error::new(ErrorKind::Unavailable, "SQLite has rolled the shared transaction back").into());
         }
         next = if done.len() < GROUP_MAX { queue.try_recv().ok() } else { None };
     }

@@ -13,6 +13,24 @@ pub(crate) struct Interner {
     texts: Vec<Arc<str>>,
 }
 
+/// The last text of one column: mostly the next record has the same, and comparing is quicker than looking it up.
+#[derive(Default)]
+pub(crate) struct Last(Option<(Box<[u8]>, u32)>);
+
+impl Last {
+    /// The number of a text.
+    pub(crate) fn number(&mut self, bytes: &[u8], interner: &mut Interner) -> u32 {
+        match &self.0 {
+            Some((last, number)) if **last == *bytes => *number,
+            _ => {
+                let number = interner.number(bytes);
+                self.0 = Some((bytes.into(), number));
+                number
+            }
+        }
+    }
+}
+
 impl Interner {
     /// Forgets everything if there is too much of it. Numbers are stable in between: call it once per page.
     pub(crate) fn tidy(&mut self) {
@@ -59,6 +77,11 @@ mod tests {
         let mut interner = Interner::default();
         let one = interner.intern(b"orders");
         assert!(Arc::ptr_eq(&one, &interner.intern(b"orders")));
+        let mut last = Last::default();
+        for text in [b"orders".as_slice(), b"orders", b"payments", b"orders"] {
+            let number = last.number(text, &mut interner);
+            assert_eq!(interner.text(number).as_bytes(), text);
+        }
         assert!(!Arc::ptr_eq(&one, &interner.intern(b"payments")));
         assert_eq!(&*interner.intern(b"\xff!"), "\u{fffd}!");
     }

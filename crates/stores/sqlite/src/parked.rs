@@ -231,12 +231,15 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn head(&self, key: i64) -> Work<Option<(i64, Option<i64>, Option<i64>)>> {
+    fn head(&self, key: i64) -> Work<Option<Head>> {
         let mut statement = self.db.statement(HEAD)?;
         let head = statement.query_row(params![self.route, key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
         Ok(head.optional()?)
     }
 }
+
+/// Ordinal, `due_at` and `wake_at` of the first row of a line.
+type Head = (i64, Option<i64>, Option<i64>);
 
 /// A row before it changes.
 struct Found {

@@ -24,7 +24,8 @@ use rusqlite::{OptionalExtension, Row, params};
 use crate::{
     cursor,
     error::{Work, corrupt},
-    select::{Chosen, Selection, bytes, optional_bytes},
+    intern::text,
+    select::{Chosen, Selection, bytes, integer, optional_bytes, optional_integer},
     worker::Db,
 };
 
@@ -62,9 +63,9 @@ pub(crate) fn read(db: &Db, lease: &Lease, after: i64, limit: PageLimit) -> Work
             more = true;
             break;
         }
-        let seq = row.get(0)?;
+        let seq = integer(row, 0)?;
         if let Some(chosen) = selection.choose(row, &mut interner)? {
-            let (topic, name) = (Arc::clone(interner.text(chosen.topic)), interner.intern(chosen.name));
+            let (topic, name) = (Arc::clone(interner.text(chosen.topic)), Arc::clone(interner.text(chosen.name)));
             if !gathered.take(seq, row, &chosen, topic, name)? {
                 more = true;
                 break;
@@ -119,7 +120,7 @@ impl Gathered {
 
     /// Adds a record, unless it is too heavy for a page that has others: then `false`.
     fn take(&mut self, seq: i64, row: &Row<'_>, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<bool> {
-        let key = chosen.key.as_deref().unwrap_or_default().as_bytes();
+        let key = chosen.key.unwrap_or_default();
         let headers = optional_bytes(row, 9)?.unwrap_or_default();
         let payload = bytes(row, 10)?;
         // The same sum as `Envelope::weight`, before there is an envelope.
@@ -153,8 +154,8 @@ impl Gathered {
 
     /// The record without its bytes; they follow when the buffer is complete.
     fn record(&self, row: &Row<'_>, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<Record> {
-        let deliver_at = row.get::<_, Option<i64>>(6)?.map(Timestamp::from_micros);
-        let expires_at = row.get::<_, Option<i64>>(7)?.map(Timestamp::from_micros);
+        let deliver_at = optional_integer(row, 6)?.map(Timestamp::from_micros);
+        let expires_at = optional_integer(row, 7)?.map(Timestamp::from_micros);
         Ok(Record {
             envelope: Envelope {
                 id: MessageId(chosen.id),
@@ -165,7 +166,7 @@ impl Gathered {
                 payload: Bytes::new(),
                 deliver_at,
                 expires_at,
-                attempts_max: row.get(8)?,
+                attempts_max: optional_integer(row, 8)?.map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX)),
             },
             key: chosen.hash,
             enqueued_at: Timestamp::from_micros(chosen.enqueued_at),
@@ -179,8 +180,7 @@ impl Gathered {
         let Self { mut records, pieces, seqs, buffer, .. } = self;
         let buffer = Bytes::from(buffer);
         for (record, [from, key, headers, payload]) in records.iter_mut().zip(pieces) {
-            record.envelope.key =
-                slice(&buffer, from..key).map(|key| OrderingKey::from_utf8(key).expect("gathered from a `str`"));
+            record.envelope.key = slice(&buffer, from..key).map(ordering_key);
             if let Some(headers) = slice(&buffer, key..headers) {
                 record.envelope.headers = Headers::from_encoded(headers);
             }
@@ -191,6 +191,11 @@ impl Gathered {
         let marks = Arc::new(move |n: u32| cursor::encode(if n == 0 { after } else { seqs[n as usize - 1] }));
         Page { records: Arc::new(records), marks, end: cursor::encode(end), more, ended }
     }
+}
+
+/// SQLite does not insist on UTF-8, and neither a lost nor a stuck message would be better than a replacement character.
+fn ordering_key(bytes: Bytes) -> OrderingKey {
+    OrderingKey::from_utf8(bytes.clone()).unwrap_or_else(|_| OrderingKey::from(&*text(&bytes)))
 }
 
 /// Nothing for nothing: an empty slice would keep the buffer alive for no use.
@@ -207,7 +212,7 @@ pub(crate) const ENVELOPE: &str =
 pub(crate) fn envelope(db: &Db, row: &Row<'_>, first: usize) -> Work<(Envelope, Timestamp)> {
     let mut interner = db.interner.borrow_mut();
     let id = uuid::Uuid::from_slice(bytes(row, first)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
-    let key = optional_bytes(row, first + 3)?.map(|key| OrderingKey::from(&*crate::intern::text(key)));
+    let key = optional_bytes(row, first + 3)?.map(|key| OrderingKey::from(&*text(key)));
     let envelope = Envelope {
         id: MessageId(id),
         topic: interner.intern(bytes(row, first + 1)?),

@@ -40,30 +40,35 @@ const BEFORE_OLDEST: &str = "SELECT coalesce(min(seq) - 1, 0) FROM {p}log";
 const READERS: &str = "SELECT name FROM {p}route WHERE name = ?1 OR replay_of = ?1";
 
 pub(super) fn redrive(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
-    let changed = each_row(db, filter, now, |rows, ordinal| rows.redrive(ordinal))?;
+    let changed = each_row(db, filter, now, Act::Redrive)?;
     revive_replays(db)?;
     note_rows(db, actor, "redrive", filter, changed, now)
 }
 
 pub(super) fn discard(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
-    let changed = each_row(db, filter, now, |rows, ordinal| rows.remove(ordinal))?;
+    let changed = each_row(db, filter, now, Act::Discard)?;
     drop_empty_replays(db)?;
     note_rows(db, actor, "discard", filter, changed, now)
 }
 
-/// Applies `change` to every matching row, route by route, and counts those that it changed.
-fn each_row(
-    db: &Db,
-    filter: &ParkedFilter,
-    now: Timestamp,
-    change: impl Fn(&mut Rows<'_>, Ordinal) -> Work<bool>,
-) -> Work<u64> {
+/// What to do with a row.
+#[derive(Clone, Copy)]
+enum Act {
+    Redrive,
+    Discard,
+}
+
+/// Does it to every matching row, route by route, and counts those that it changed.
+fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<u64> {
     let mut changed = 0;
     let found = matching(db, filter)?;
     for of_route in found.chunk_by(|one, other| one.0 == other.0) {
         let mut rows = Rows::new(db, &of_route[0].0, now);
         for (_, ordinal) in of_route {
-            changed += u64::from(change(&mut rows, *ordinal)?);
+            changed += u64::from(match act {
+                Act::Redrive => rows.redrive(*ordinal)?,
+                Act::Discard => rows.remove(*ordinal)?,
+            });
         }
         rows.finish()?;
     }

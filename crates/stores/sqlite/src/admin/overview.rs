@@ -84,11 +84,10 @@ fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u
     let (mut pending, mut oldest) = (0, None::<Duration>);
     while let Some(row) = rows.next()? {
         let Some(chosen) = whole.choose(row, &mut interner)? else { continue };
-        let key = chosen.key.as_deref().map(str::as_bytes);
         let seq: i64 = row.get(0)?;
         let open = lanes
             .iter()
-            .any(|lane| seq > lane.passed && route.reader.place(key, &chosen.id, lane.number, route.lanes).1);
+            .any(|lane| seq > lane.passed && route.reader.place(chosen.key, &chosen.id, lane.number, route.lanes).1);
         if !open {
             continue;
         }

@@ -1,4 +1,7 @@
 //! A store on a file of its own with a clock that tests set, and an application beside it.
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
+
+mod outpost;
 
 use std::{
     path::{Path, PathBuf},
@@ -13,6 +16,8 @@ use postrider_core::{BoxFuture, admin::StoreAdmin, envelope::Envelope, limits::L
 use postrider_store_sqlite::SqliteStore;
 use postrider_testkit::store::{Fixture, OpenTransaction};
 use tempfile::TempDir;
+
+pub(crate) use outpost::{Outpost, envelopes, ids, take};
 
 /// How the application's transactions are opened.
 pub(crate) type Begin = fn(&Place) -> BoxFuture<'_, Box<dyn OpenTransaction>>;
