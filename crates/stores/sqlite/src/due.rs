@@ -199,3 +199,125 @@ pub(crate) fn counts(db: &Db, route: &str) -> Work<BTreeMap<String, u64>> {
     }
     Ok(counts)
 }
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{
+        envelope::Envelope,
+        log::Record,
+        parked::{Cause, Ordinal, Parked},
+    };
+    use rusqlite::StatementStatus;
+
+    use super::*;
+    use crate::{config, dialect::Sqlite, migrations, parked, parked::Rows, purge, read};
+
+    fn db() -> (tempfile::TempDir, Db) {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = config::connect(&folder.path().join("a.db"), config::BUSY_TIMEOUT).unwrap();
+        migrations::apply(&connection, &Sqlite::default()).unwrap();
+        (folder, Db::new(connection, Sqlite::default()))
+    }
+
+    fn plan(db: &Db, sql: &str) -> String {
+        let mut statement = db.statement(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let parameters = statement.parameter_count();
+        let steps = statement.query_map(rusqlite::params_from_iter(vec![1; parameters]), |row| row.get(3)).unwrap();
+        steps.map(Result::unwrap).collect::<Vec<String>>().join("; ")
+    }
+
+    fn record(key: &str) -> Record {
+        let envelope = Envelope::new("orders", "order.placed", "{}").with_key(key);
+        let key = envelope.key.as_ref().map(postrider_core::key::OrderingKey::hash);
+        let enqueued_at = Timestamp::now();
+        Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None }
+    }
+
+    #[test]
+    fn every_hot_statement_is_a_range_of_an_index() {
+        let (_folder, db) = db();
+        let expected = [
+            (WAKING, "USING COVERING INDEX postrider_parked_wake (route=? AND in_line=? AND wake_at>?)"),
+            (LINE, "USING INDEX postrider_parked_line (route=? AND key_hash=?)"),
+            (BLOCKED, "USING COVERING INDEX postrider_parked_line (route=?)"),
+            (parked::HEAD, "USING INDEX postrider_parked_line (route=? AND key_hash=?)"),
+            (ROW, "USING INTEGER PRIMARY KEY (rowid=?)"),
+            (read::READ, "USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+            (purge::PURGE, "USING INTEGER PRIMARY KEY (rowid<?)"),
+        ];
+        for (sql, index) in expected {
+            let plan = plan(&db, sql);
+            assert!(plan.contains(index), "{sql}\n{plan}");
+            assert!(!plan.contains("TEMP B-TREE FOR ORDER BY"), "{sql}\n{plan}");
+        }
+    }
+
+    /// By counted steps of SQLite's machine, not by time.
+    #[test]
+    fn a_hundred_thousand_held_rows_cost_a_due_read_nothing() {
+        let (_folder, db) = db();
+        let steps = |held: usize| {
+            let (head, followers) = (record("hot"), vec![record("hot"); held]);
+            let followers = followers.into_iter().map(|record| Record {
+                envelope: Envelope { id: postrider_core::envelope::MessageId::generate(), ..record.envelope },
+                ..record
+            });
+            let cause = Cause::new("test", "test");
+            let retrying = Parked::Retrying { after: Duration::ZERO, attempts: 1, cause };
+            let rows: Vec<Record> = std::iter::once(head).chain(followers).collect();
+            let states = std::iter::once(&retrying).chain(std::iter::repeat_n(&Parked::Held, held));
+            let states: Vec<&Parked> = states.collect();
+            db.write(|db, now| {
+                let mut parked = Rows::new(db, "r", now);
+                parked.park(rows.iter().zip(states))?;
+                parked.finish()
+            })
+            .unwrap();
+            let mut waking = db.statement(WAKING).unwrap();
+            let heads = waking.query(params!["r", true]).unwrap().mapped(|row| row.get::<_, i64>(1)).count();
+            let steps = waking.get_status(StatementStatus::VmStep);
+            waking.reset_status(StatementStatus::VmStep);
+            (heads, steps)
+        };
+        let (heads, few) = steps(1);
+        assert_eq!(heads, 1);
+        let (heads, many) = steps(100_000);
+        assert_eq!(heads, 1, "followers wait for no time");
+        assert_eq!(few, many, "a due read must not step over held rows");
+    }
+
+    #[test]
+    fn a_row_that_enters_a_line_before_its_head_becomes_the_head() {
+        let (_folder, db) = db();
+        let heads = |db: &Db| -> Vec<i64> {
+            let mut statement = db.statement(WAKING).unwrap();
+            let rows = statement.query_map(params!["r", true], |row| row.get(1)).unwrap();
+            rows.map(Result::unwrap).collect()
+        };
+        let scheduled = Parked::Scheduled { after: Duration::ZERO };
+        let retrying = |after| Parked::Retrying { after, attempts: 1, cause: Cause::new("test", "test") };
+        let (early, late) = (record("k"), record("k"));
+        let states = [scheduled, retrying(Duration::ZERO)];
+        db.write(|db, now| {
+            let mut rows = Rows::new(db, "r", now);
+            rows.park([&early, &late].into_iter().zip(&states))?;
+            rows.finish()
+        })
+        .unwrap();
+        assert_eq!(heads(&db), [2], "a scheduled row stands in no line");
+        db.write(|db, now| {
+            let mut rows = Rows::new(db, "r", now);
+            rows.change(Ordinal(1), &retrying(Duration::from_secs(3600)))?;
+            rows.finish()
+        })
+        .unwrap();
+        assert_eq!(heads(&db), [1], "the least ordinal is the head, and there is no second one");
+        db.write(|db, now| {
+            let mut rows = Rows::new(db, "r", now);
+            rows.change(Ordinal(1), &Parked::Held)?;
+            rows.finish()
+        })
+        .unwrap();
+        assert_eq!(heads(&db), [2], "a row that is held goes to the tail");
+    }
+}

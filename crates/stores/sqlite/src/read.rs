@@ -180,7 +180,7 @@ impl Gathered {
         let Self { mut records, pieces, seqs, buffer, .. } = self;
         let buffer = Bytes::from(buffer);
         for (record, [from, key, headers, payload]) in records.iter_mut().zip(pieces) {
-            record.envelope.key = slice(&buffer, from..key).map(ordering_key);
+            record.envelope.key = slice(&buffer, from..key).map(|key| ordering_key(&key));
             if let Some(headers) = slice(&buffer, key..headers) {
                 record.envelope.headers = Headers::from_encoded(headers);
             }
@@ -194,8 +194,8 @@ impl Gathered {
 }
 
 /// SQLite does not insist on UTF-8, and neither a lost nor a stuck message would be better than a replacement character.
-fn ordering_key(bytes: Bytes) -> OrderingKey {
-    OrderingKey::from_utf8(bytes.clone()).unwrap_or_else(|_| OrderingKey::from(&*text(&bytes)))
+fn ordering_key(bytes: &Bytes) -> OrderingKey {
+    OrderingKey::from_utf8(bytes.clone()).unwrap_or_else(|_| OrderingKey::from(&*text(bytes)))
 }
 
 /// Nothing for nothing: an empty slice would keep the buffer alive for no use.

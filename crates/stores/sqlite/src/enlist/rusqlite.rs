@@ -11,6 +11,7 @@ use super::{headers_or_null, runs};
 use crate::{
     dialect::Sqlite,
     error::{code_of, from_rusqlite},
+    migrations::table_exists,
 };
 
 /// Synchronous, as rusqlite is.
@@ -97,7 +98,7 @@ fn insert(connection: &Connection, sql: &str, run: &[Envelope], now: i64) -> rus
 fn explain(connection: &Connection, store: &Sqlite, error: rusqlite::Error) -> Error {
     let file = connection.path().unwrap_or_default().to_owned();
     let missing = code_of(&error) == Some(ffi::SQLITE_ERROR)
-        && connection.table_exists(None, &*store.render("{p}log")).is_ok_and(|exists| !exists);
+        && table_exists(connection, &store.render("{p}log")).is_ok_and(|exists| !exists);
     if missing {
         return Error::new(ErrorKind::Schema, "enqueue: the log table is missing; run the migrations first")
             .with("table", store.render("{p}log"))

@@ -156,7 +156,7 @@ pub(crate) fn check(connection: &Connection, dialect: &Sqlite) -> Work<()> {
 }
 
 fn standings(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
-    if !connection.table_exists(None, &*dialect.render("{p}migration"))? {
+    if !table_exists(connection, &dialect.render("{p}migration"))? {
         return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
     }
     refuse_newer(connection, dialect)?;
@@ -181,6 +181,12 @@ fn standings(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
         standings.push(standing(migration, row.map(|(_, at)| Timestamp::from_micros(at))));
     }
     Ok(standings)
+}
+
+/// Asks the file itself. SQLite's own question about a table is answered from what the connection remembers, and that may
+/// be older than the lock that was just taken.
+pub(crate) fn table_exists(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])
 }
 
 fn refuse_newer(connection: &Connection, dialect: &Sqlite) -> Work<()> {

@@ -17,7 +17,7 @@ use postrider_store_sqlite::SqliteStore;
 use postrider_testkit::store::{Fixture, OpenTransaction};
 use tempfile::TempDir;
 
-pub(crate) use outpost::{Outpost, envelopes, ids, take};
+pub(crate) use outpost::{Outpost, envelopes, ids, node, take};
 
 /// How the application's transactions are opened.
 pub(crate) type Begin = fn(&Place) -> BoxFuture<'_, Box<dyn OpenTransaction>>;

@@ -52,11 +52,16 @@ impl Outpost {
 
 /// Registers the route `r` and takes its lane.
 pub(crate) async fn take(store: &SqliteStore) -> Lease {
-    let lease_life = Duration::from_secs(3600);
-    let node = Node { id: NodeId::generate(), name: "test".to_owned(), routes: vec!["r".into()], lease_life };
+    let node = node();
     let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
     store.register(&node, &[RouteSpec { name: "r".into(), topics, order, lanes: 1, start }]).await.unwrap();
     store.acquire(&LaneId { route: "r".into(), number: 0 }, &node).await.unwrap().unwrap()
+}
+
+/// A node that serves the route `r`.
+pub(crate) fn node() -> Node {
+    let lease_life = Duration::from_secs(3600);
+    Node { id: NodeId::generate(), name: "test".to_owned(), routes: vec!["r".into()], lease_life }
 }
 
 pub(crate) fn envelopes(count: usize) -> Vec<Envelope> {
