@@ -1,4 +1,5 @@
 //! The whole store suite, with an application that enqueues through rusqlite.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

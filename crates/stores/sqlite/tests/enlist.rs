@@ -1,4 +1,5 @@
 //! Enqueue through rusqlite, through plain SQL, and with group commit.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The whole store suite once more, with an application that enqueues through sqlx.
 #![cfg(feature = "sqlx")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
@@ -26,17 +27,25 @@ fn begin(place: &Place) -> BoxFuture<'_, Box<dyn OpenTransaction>> {
     })
 }
 
+impl Open {
+    fn run(&mut self, sql: &'static str) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            sqlx::query(sql).execute(&mut *self.transaction).await.unwrap();
+        })
+    }
+}
+
 impl OpenTransaction for Open {
     fn append(&mut self, envelopes: Vec<Envelope>) -> BoxFuture<'_, ()> {
         Box::pin(async { self.transaction.append(&self.dialect, batch(envelopes)).await.unwrap() })
     }
 
     fn savepoint(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(async { drop(sqlx::query("SAVEPOINT here").execute(&mut *self.transaction).await.unwrap()) })
+        self.run("SAVEPOINT here")
     }
 
     fn roll_back_to_savepoint(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(async { drop(sqlx::query("ROLLBACK TO here").execute(&mut *self.transaction).await.unwrap()) })
+        self.run("ROLLBACK TO here")
     }
 
     fn commit(self: Box<Self>) -> BoxFuture<'static, ()> {
