@@ -186,14 +186,14 @@ impl State {
         let least = route.lanes.iter().filter(|lane| !lane.over).map(|lane| lane.cursor).min().unwrap_or(u64::MAX);
         let selection = Selection { reader: &route.reader, lane: None, end: route.end };
         let (mut pending, mut oldest) = (0, None);
-        for (position, stored) in self.records.iterate(&selection, least) {
-            let lane = &route.lanes[stored.lane(route.reader.order, route.lane_count()) as usize];
+        for (position, record, facts) in self.records.iterate(&selection, least) {
+            let lane = &route.lanes[facts.lane(route.reader.order, route.lane_count()) as usize];
             if lane.over || position <= lane.cursor {
                 continue;
             }
             pending += 1;
-            if stored.record.envelope.deliver_at.is_none_or(|at| at <= now) {
-                oldest = oldest.max(Some(now.since(stored.record.enqueued_at)));
+            if record.envelope.deliver_at.is_none_or(|at| at <= now) {
+                oldest = oldest.max(Some(now.since(record.enqueued_at)));
             }
             if pending == PENDING_COUNT_MAX {
                 break;
@@ -233,14 +233,14 @@ impl State {
             for (name, route, number, lane) in self.lanes() {
                 let of_lane = Some((number, route.lane_count()));
                 let selection = Selection { reader: &route.reader, lane: of_lane, end: route.end };
-                if self.records.iterate(&selection, position - 1).next().is_some_and(|(next, _)| next == position) {
+                if self.records.iterate(&selection, position - 1).next().is_some_and(|(next, _, _)| next == position) {
                     passed.push((Arc::clone(name), position <= lane.cursor));
                 }
             }
         }
         let of_message = ParkedFilter { id: Some(id), ..ParkedFilter::default() };
         MessageTrace {
-            record: found.map(|(_, stored)| (stored.record.envelope.clone(), stored.record.enqueued_at)),
+            record: found.map(|(_, record)| (record.envelope.clone(), record.enqueued_at)),
             passed,
             parked: self.matching(&of_message).map(|found| shown(found, now)).collect(),
         }

@@ -1,8 +1,11 @@
 //! The records themselves, in commit order, and how a page is cut from them.
 //!
 //! Positions count from 1 and are never used twice. Whatever a read needs to know of a record is computed once, when it
-//! is appended: the hash of its key, what spreads it over lanes, the number of its topic, its weight. A read then costs a
-//! look at those and a clone, which copies no text and no payload.
+//! is appended: the hash of its key, what spreads it over lanes, the number of its topic, its weight.
+//!
+//! Records lie in segments, and a read that begins with a full segment and wants all of it shares it: no record is copied.
+//! Any other read gathers clones, which copy no text and no payload. A segment that is not full yet is never shared, so that
+//! it can be appended to.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,30 +19,44 @@ use postrider_core::{
     envelope::{Envelope, MessageId},
     key::{KeyHash, OrderingKey},
     lease::{Order, Reader, ReplayFilter},
-    log::{Cursor, Page, PageLimit, Record},
+    log::{Cursor, Marks, Page, PageLimit, Record},
     time::Timestamp,
     topic::TopicFilter,
 };
 
+/// A full segment has this many records: half of what a relay usually reads at once.
+const SEGMENT_MAX: usize = 500;
+
 /// A read looks at no more records than this, so that a narrow filter on a long log does not keep everybody waiting.
-const SCAN_MAX: u64 = 100_000;
+const SCAN_MAX: usize = 100_000;
 
 /// The log.
 #[derive(Default)]
 pub(crate) struct Records {
-    stored: VecDeque<Stored>,
+    segments: VecDeque<Segment>,
     /// Position of the last record that was removed from the front.
     removed: u64,
+    /// Position of the last record that was appended.
+    last: u64,
     topics: Topics,
 }
 
-/// One record with what reading needs to know of it.
-pub(crate) struct Stored {
-    pub(crate) record: Record,
+/// A stretch of the log. Never empty.
+struct Segment {
+    /// Position of the record before its first.
+    before: u64,
+    records: Arc<Vec<Record>>,
+    /// One for each record.
+    facts: Vec<Facts>,
+}
+
+/// What reading needs to know of a record.
+#[derive(Clone, Copy)]
+pub(crate) struct Facts {
     /// What decides its lane: its key's hash, or its id's.
     spread: KeyHash,
-    topic: u32,
     weight: usize,
+    topic: u32,
     /// Whether its `wait` or `expires_in` depend on the time of reading.
     timed: bool,
 }
@@ -56,23 +73,22 @@ pub(crate) struct Selection<'a> {
 impl Records {
     /// Appends what one transaction has enqueued.
     pub(crate) fn append(&mut self, enqueued: Vec<(Envelope, Timestamp)>) {
-        self.stored.reserve(enqueued.len());
         for (mut envelope, enqueued_at) in enqueued {
-            let topic = self.topics.number(&mut envelope.topic);
             let key = envelope.key.as_ref().map(OrderingKey::hash);
-            self.stored.push_back(Stored {
+            let facts = Facts {
                 spread: spread(key, envelope.id),
-                topic,
                 weight: envelope.weight(),
+                topic: self.topics.number(&mut envelope.topic),
                 timed: envelope.deliver_at.is_some() || envelope.expires_at.is_some(),
-                record: Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None },
-            });
+            };
+            let record = Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None };
+            self.push(record, facts);
         }
     }
 
     /// Position of the last record.
     pub(crate) fn last(&self) -> u64 {
-        self.removed + self.stored.len() as u64
+        self.last
     }
 
     /// Position before the oldest record that is still kept.
@@ -82,12 +98,12 @@ impl Records {
 
     /// How many there are.
     pub(crate) fn count(&self) -> u64 {
-        self.stored.len() as u64
+        self.last - self.removed
     }
 
     /// The first record of this id, and its position.
-    pub(crate) fn find(&self, id: MessageId) -> Option<(u64, &Stored)> {
-        (self.removed + 1..).zip(&self.stored).find(|(_, stored)| stored.record.envelope.id == id)
+    pub(crate) fn find(&self, id: MessageId) -> Option<(u64, &Record)> {
+        self.behind(self.removed).find(|(_, record, _)| record.envelope.id == id).map(|(at, record, _)| (at, record))
     }
 
     /// One page behind a position.
@@ -99,37 +115,72 @@ impl Records {
         now: Timestamp,
         replay: Option<&Arc<str>>,
     ) -> Page {
-        let from = after.max(self.removed);
-        let last = self.end_of(selection);
-        let records_max = limit.records.max(1) as usize;
-        let mut chosen = self.chosen(selection);
-        let mut records = Vec::with_capacity(records_max.min(usize::try_from(last.saturating_sub(from)).unwrap_or(0)));
-        // Position of each record of the page: what its marks are made of.
-        let mut positions = Vec::with_capacity(records.capacity());
-        let (mut position, mut bytes) = (from, 0);
-        let scan_end = last.min(from.saturating_add(SCAN_MAX));
-        for stored in self.stored.iter().skip(index(from, self.removed)).take(index(scan_end, from)) {
-            if chosen.takes(stored) {
-                let too_heavy = !records.is_empty() && bytes + stored.weight > limit.bytes;
-                if records.len() == records_max || too_heavy {
-                    break;
-                }
-                bytes += stored.weight;
-                positions.push(position + 1);
-                records.push(stored.read(selection.reader.order, now, replay));
+        let end = self.end_of(selection);
+        let (records, marks, position) = match self.whole_segment(selection, after, limit) {
+            Some(records) => {
+                let position = after + records.len() as u64;
+                let marks: Marks = Arc::new(move |n| cursor(after + u64::from(n)));
+                (records, marks, position)
             }
-            position += 1;
-        }
-        // A cursor never moves back, not even one that was made by a store that has lost its records since.
-        let end = position.max(after);
-        let marks = Arc::new(move |n: u32| cursor(if n == 0 { after } else { positions[n as usize - 1] }));
+            None => self.gather(selection, after, limit, now, replay),
+        };
         Page {
-            records: Arc::new(records),
+            records,
             marks,
-            end: cursor(end),
-            more: position < last,
+            end: cursor(position),
+            more: position < end,
             ended: selection.end.is_some_and(|end_of_replay| position >= end_of_replay),
         }
+    }
+
+    /// The full segment that begins behind a position, if all of it is wanted just as it lies there.
+    fn whole_segment(&self, selection: &Selection<'_>, after: u64, limit: PageLimit) -> Option<Arc<Vec<Record>>> {
+        let segment = self.segments.get(self.segment_of(after + 1)).filter(|segment| segment.before == after)?;
+        let as_it_lies = selection.end.is_none() && selection.reader.order == Order::Key;
+        if !as_it_lies || !segment.is_full() || SEGMENT_MAX > limit.records as usize {
+            return None;
+        }
+        let mut chosen = self.chosen(selection);
+        let mut bytes = 0;
+        for (record, facts) in segment.records.iter().zip(&segment.facts) {
+            bytes += facts.weight;
+            if facts.timed || bytes > limit.bytes || !chosen.takes(record, facts) {
+                return None;
+            }
+        }
+        Some(Arc::clone(&segment.records))
+    }
+
+    /// Clones of the records that are wanted, in any stretch of the log.
+    fn gather(
+        &self,
+        selection: &Selection<'_>,
+        after: u64,
+        limit: PageLimit,
+        now: Timestamp,
+        replay: Option<&Arc<str>>,
+    ) -> (Arc<Vec<Record>>, Marks, u64) {
+        let mut chosen = self.chosen(selection);
+        let (mut records, mut positions, mut bytes) = (Vec::new(), Vec::new(), 0);
+        // A cursor never moves back, not even one from before a purge.
+        let mut position = after;
+        for (at, record, facts) in self.behind(after).take(SCAN_MAX) {
+            if at > self.end_of(selection) {
+                break;
+            }
+            if chosen.takes(record, facts) {
+                let too_heavy = !records.is_empty() && bytes + facts.weight > limit.bytes;
+                if records.len() == limit.records.max(1) as usize || too_heavy {
+                    break;
+                }
+                bytes += facts.weight;
+                positions.push(at);
+                records.push(seen(record, facts, selection.reader.order, now, replay));
+            }
+            position = at;
+        }
+        let marks = Arc::new(move |n: u32| cursor(if n == 0 { after } else { positions[n as usize - 1] }));
+        (Arc::new(records), marks, position)
     }
 
     /// Every chosen record behind a position, with its position.
@@ -137,29 +188,57 @@ impl Records {
         &'a self,
         selection: &'a Selection<'a>,
         after: u64,
-    ) -> impl Iterator<Item = (u64, &'a Stored)> {
-        let from = after.max(self.removed);
+    ) -> impl Iterator<Item = (u64, &'a Record, &'a Facts)> {
         let mut chosen = self.chosen(selection);
-        let stored = self.stored.iter().skip(index(from, self.removed)).take(index(self.end_of(selection), from));
-        (from + 1..).zip(stored).filter(move |(_, stored)| chosen.takes(stored))
+        let end = self.end_of(selection);
+        let until_end = self.behind(after).take_while(move |(at, _, _)| *at <= end);
+        until_end.filter(move |(_, record, facts)| chosen.takes(record, facts))
     }
 
     /// Removes at most `count` records from the front, none of them behind `floor` or enqueued after `before`.
     pub(crate) fn purge(&mut self, floor: u64, before: Timestamp, count: u64) -> u64 {
-        let mut purged = 0;
-        while purged < count
-            && self.removed < floor
-            && self.stored.front().is_some_and(|oldest| oldest.record.enqueued_at <= before)
-        {
-            self.stored.pop_front();
-            self.removed += 1;
-            purged += 1;
+        let may_go = |(at, record, _): &(u64, &Record, &Facts)| *at <= floor && record.enqueued_at <= before;
+        let limit = usize::try_from(count).unwrap_or(usize::MAX);
+        let purged = self.behind(self.removed).take(limit).take_while(may_go).count() as u64;
+        self.removed += purged;
+        while self.segments.front().is_some_and(|segment| segment.end() <= self.removed) {
+            self.segments.pop_front();
         }
         purged
     }
 
+    fn push(&mut self, record: Record, facts: Facts) {
+        match self.segments.back_mut().filter(|segment| !segment.is_full()) {
+            Some(open) => {
+                Arc::get_mut(&mut open.records).expect("only full segments are shared").push(record);
+                open.facts.push(facts);
+            }
+            None => {
+                let (records, facts) = (Arc::new(vec![record]), vec![facts]);
+                self.segments.push_back(Segment { before: self.last, records, facts });
+            }
+        }
+        self.last += 1;
+    }
+
+    /// Everything that is kept behind a position.
+    fn behind(&self, after: u64) -> impl Iterator<Item = (u64, &Record, &Facts)> {
+        let after = after.max(self.removed);
+        self.segments.range(self.segment_of(after + 1).min(self.segments.len())..).flat_map(move |segment| {
+            let passed = usize::try_from(after.saturating_sub(segment.before)).expect("records fit into memory");
+            let positions = segment.before + passed as u64 + 1..;
+            let rest = segment.records.iter().zip(&segment.facts).skip(passed);
+            positions.zip(rest).map(|(at, (record, facts))| (at, record, facts))
+        })
+    }
+
+    /// The index of the segment that has a position, or of the one that would.
+    fn segment_of(&self, position: u64) -> usize {
+        self.segments.partition_point(|segment| segment.end() < position)
+    }
+
     fn end_of(&self, selection: &Selection<'_>) -> u64 {
-        selection.end.map_or(self.last(), |end| end.min(self.last()))
+        selection.end.map_or(self.last, |end| end.min(self.last))
     }
 
     fn chosen<'a>(&'a self, selection: &'a Selection<'a>) -> Chosen<'a> {
@@ -168,24 +247,35 @@ impl Records {
     }
 }
 
-impl Stored {
-    /// The record as a lane sees it at this moment.
-    fn read(&self, order: Order, now: Timestamp, replay: Option<&Arc<str>>) -> Record {
-        let mut record = self.record.clone();
-        if order == Order::Total {
-            record.key = Some(KeyHash::TOTAL);
-        }
-        if self.timed {
-            set_spans(&mut record, now);
-        }
-        record.replay = replay.cloned();
-        record
+impl Segment {
+    fn is_full(&self) -> bool {
+        self.facts.len() == SEGMENT_MAX
     }
 
+    /// Position of its last record.
+    fn end(&self) -> u64 {
+        self.before + self.facts.len() as u64
+    }
+}
+
+impl Facts {
     /// The lane that has this record when there are so many.
     pub(crate) fn lane(&self, order: Order, lanes: u32) -> u32 {
         if order == Order::Total { KeyHash::TOTAL.lane(lanes) } else { self.spread.lane(lanes) }
     }
+}
+
+/// A copy of the record as a lane sees it at this moment.
+fn seen(record: &Record, facts: &Facts, order: Order, now: Timestamp, replay: Option<&Arc<str>>) -> Record {
+    let mut record = record.clone();
+    if order == Order::Total {
+        record.key = Some(KeyHash::TOTAL);
+    }
+    if facts.timed {
+        set_spans(&mut record, now);
+    }
+    record.replay = replay.cloned();
+    record
 }
 
 /// What spreads a record over lanes: its key, or its id where it has none.
@@ -208,11 +298,11 @@ struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
-    fn takes(&mut self, stored: &Stored) -> bool {
+    fn takes(&mut self, record: &Record, facts: &Facts) -> bool {
         let order = self.selection.reader.order;
-        self.topic(stored.topic)
-            && self.selection.lane.is_none_or(|(number, lanes)| lanes <= 1 || stored.lane(order, lanes) == number)
-            && self.replay.is_none_or(|filter| replayed(filter, &stored.record))
+        self.topic(facts.topic)
+            && self.selection.lane.is_none_or(|(number, lanes)| lanes <= 1 || facts.lane(order, lanes) == number)
+            && self.replay.is_none_or(|filter| replayed(filter, record))
     }
 
     fn topic(&mut self, number: u32) -> bool {
@@ -267,7 +357,74 @@ pub(crate) fn position(cursor: &Cursor) -> Result<u64> {
     bytes.map(u64::from_be_bytes).map_err(|_| Error::new(ErrorKind::Corrupt, "not a cursor of the memory store"))
 }
 
-/// How far one position lies behind another.
-fn index(position: u64, from: u64) -> usize {
-    usize::try_from(position.saturating_sub(from)).expect("records fit into memory")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log_of(count: usize) -> (Records, Vec<MessageId>) {
+        let mut records = Records::default();
+        let sent: Vec<_> = (0..count).map(|i| Envelope::new("t", "n", format!("{i}")).with_key("a")).collect();
+        let ids = sent.iter().map(|envelope| envelope.id).collect();
+        for some in sent.chunks(7) {
+            records.append(some.iter().map(|envelope| (envelope.clone(), Timestamp::from_micros(0))).collect());
+        }
+        (records, ids)
+    }
+
+    fn read_from(records: &Records, mut after: u64, limit: PageLimit) -> Vec<MessageId> {
+        let reader = Reader { topics: TopicFilter::all(), order: Order::Key, replay: None };
+        let selection = Selection { reader: &reader, lane: Some((0, 1)), end: None };
+        let mut ids = Vec::new();
+        loop {
+            let page = records.read(&selection, after, limit, Timestamp::from_micros(0), None);
+            assert!(page.records.len() <= limit.records as usize);
+            for n in 0..u32::try_from(page.records.len()).unwrap() {
+                assert_eq!(position(&(page.marks)(n)).unwrap(), after + u64::from(n));
+            }
+            ids.extend(page.records.iter().map(|record| record.envelope.id));
+            after = position(&page.end).unwrap();
+            if !page.more {
+                return ids;
+            }
+        }
+    }
+
+    #[test]
+    fn every_position_reads_the_same_log_whether_segments_are_shared_or_not() {
+        let (records, ids) = log_of(3 * SEGMENT_MAX + 20);
+        for after in [0, 1, SEGMENT_MAX - 1, SEGMENT_MAX, SEGMENT_MAX + 1, 3 * SEGMENT_MAX, ids.len()] {
+            for limit in [SEGMENT_MAX - 1, SEGMENT_MAX, 1000] {
+                let limit = PageLimit { records: u32::try_from(limit).unwrap(), bytes: 1 << 30 };
+                assert_eq!(read_from(&records, after as u64, limit), ids[after..], "after {after} by {limit:?}");
+            }
+            let few_bytes = PageLimit { records: 1000, bytes: 10_000 };
+            assert_eq!(read_from(&records, after as u64, few_bytes), ids[after..], "after {after} by few bytes");
+        }
+    }
+
+    #[test]
+    fn a_full_segment_is_shared_and_the_log_can_still_be_appended_to() {
+        let (mut records, ids) = log_of(SEGMENT_MAX);
+        let reader = Reader { topics: TopicFilter::all(), order: Order::Key, replay: None };
+        let selection = Selection { reader: &reader, lane: Some((0, 1)), end: None };
+        let limit = PageLimit { records: 1000, bytes: 1 << 30 };
+        let page = records.read(&selection, 0, limit, Timestamp::from_micros(0), None);
+        assert!(Arc::ptr_eq(&page.records, &records.segments[0].records));
+        records.append(vec![(Envelope::new("t", "n", ""), Timestamp::from_micros(0))]);
+        assert_eq!(read_from(&records, 0, limit).len(), ids.len() + 1);
+    }
+
+    #[test]
+    fn a_purge_may_stop_inside_a_segment() {
+        let (mut records, ids) = log_of(SEGMENT_MAX + 10);
+        let (now, limit) = (Timestamp::from_micros(1), PageLimit { records: 1000, bytes: 1 << 30 });
+        assert_eq!(records.purge(3, now, 100), 3);
+        assert_eq!((records.count(), records.before_oldest()), (ids.len() as u64 - 3, 3));
+        assert_eq!(records.find(ids[2]).map(|(at, _)| at), None);
+        assert_eq!(records.find(ids[3]).map(|(at, _)| at), Some(4));
+        assert_eq!(records.purge(u64::MAX, now, 10_000), ids.len() as u64 - 3);
+        assert!(records.segments.is_empty());
+        assert_eq!(records.last(), ids.len() as u64, "positions are never used twice");
+        assert_eq!(read_from(&records, ids.len() as u64, limit), []);
+    }
 }
