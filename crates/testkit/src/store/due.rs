@@ -149,15 +149,19 @@ pub async fn lines_are_independent(store: Arc<dyn Fixture>) {
 /// What has been due for longest comes first, in lines and among timed rows.
 pub async fn the_longest_due_comes_first(store: Arc<dyn Fixture>) {
     let mut owner = Owner::of(&*store, &route("r")).await;
-    let late = [(keyed("late"), retrying(LONGER * 2)), (keyless(), retrying(LONGER * 2))];
-    let early = [(keyed("early"), retrying(SHORT)), (keyless(), Parked::Scheduled { after: SHORT })];
-    let ids_of = |rows: &[(Envelope, Parked)]| rows.iter().map(|(e, _)| e.id).collect::<Vec<_>>();
-    let (late_ids, early_ids) = (ids_of(&late), ids_of(&early));
-    owner.park(&*store, late.into_iter().chain(early).collect()).await;
-    store.pass(LONGER * 3).await;
+    // Parked in the opposite order, over so many keys that no order of hashes is right by chance.
+    let waits = (1..=6).rev().map(|i| SHORT * i);
+    let lines: Vec<_> = waits.clone().map(|wait| (keyed(&format!("{wait:?}")), retrying(wait))).collect();
+    let timed: Vec<_> = waits.map(|wait| (keyless(), Parked::Scheduled { after: wait })).collect();
+    let expected = |rows: &[(Envelope, Parked)]| rows.iter().rev().map(|(e, _)| e.id).collect::<Vec<_>>();
+    let (expected_lines, expected_timed) = (expected(&lines), expected(&timed));
+    owner.park(&*store, lines.into_iter().chain(timed).collect()).await;
+    store.pass(SHORT * 7).await;
     let page = owner.due().await;
-    assert_eq!(heads(&page), [early_ids[0], late_ids[0]], "lines: longest due first, not in the order of parking");
-    assert_eq!(ids(&page.timed), [early_ids[1], late_ids[1]], "timed rows: longest due first");
+    assert_eq!(heads(&page), expected_lines, "lines: longest due first, not in the order of parking or of keys");
+    assert_eq!(ids(&page.timed), expected_timed, "timed rows: longest due first, not in the order of parking");
+    let page = owner.due_within(DueLimit { lines: 2, ..ALL_DUE }).await;
+    assert_eq!(heads(&page), expected_lines[..2], "a limit leaves out those that have been due for the shortest time");
 }
 
 /// Limits on lines and timed rows hold, and what stays behind is announced.
