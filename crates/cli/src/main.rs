@@ -1,3 +1,39 @@
-//! The binary `postrider`.
+//! The binary `postrider`: relay daemon, command line and demonstration.
+//!
+//! Here: parse, call, exit code; nothing else. One file a command is in [`command`]; [`daemon`] wires a configuration into a
+//! running relay; [`registry`] says which adapter a URL means.
 
-fn main() {}
+mod adapter;
+mod command;
+mod config;
+mod daemon;
+mod demo;
+mod exit;
+mod registry;
+mod table;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::command::Command;
+
+/// Carries messages out of a database transaction to a message broker: nothing lost, nothing sent that was rolled back,
+/// order kept per key.
+#[derive(Parser)]
+#[command(name = "postrider", version, after_help = exit::TABLE, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command.run() {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.code().into()
+        }
+    }
+}

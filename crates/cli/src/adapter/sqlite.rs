@@ -1,0 +1,82 @@
+//! `sqlite:path`: the SQLite store.
+//!
+//! The path may be a SQLite URI (`sqlite:file:app.db?mode=ro`). A file that is not there is only made by whoever migrates:
+//! a mistyped path must not become an empty database in which everything looks fine.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use postrider::{
+    Envelope, Error, ErrorKind, Outbox, Result,
+    core::BoxFuture,
+    sqlite::{PREFIX, Sqlite, SqliteStore, migrations},
+};
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::registry::{OpenStore, Place, StoreAdapter};
+
+/// How long an enqueue waits for another writer.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Adapter;
+
+impl StoreAdapter for Adapter {
+    fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
+        Box::pin(async move {
+            if !migrate {
+                must_exist(place)?;
+            }
+            let builder = SqliteStore::builder(&place.path).prefix(prefix(place)).migrate(migrate);
+            let store = Arc::new(builder.open().await?);
+            Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
+        })
+    }
+
+    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
+        must_exist(place)?;
+        let outbox = Outbox::new(dialect(place)?);
+        let failed = |error: rusqlite::Error| {
+            let kind = match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::ReadOnly) => ErrorKind::Denied,
+                Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => ErrorKind::Corrupt,
+                _ => ErrorKind::Unavailable,
+            };
+            Error::new(kind, "enqueue").with("file", &place.path).caused_by(error)
+        };
+        let mut connection = Connection::open(&place.path).map_err(failed)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+        let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        outbox.enqueue_raw(&mut transaction, vec![envelope])?;
+        transaction.commit().map_err(failed)
+    }
+
+    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {
+        let standings = migrations::status(&place.path, &dialect(place)?)?;
+        Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
+    }
+
+    fn migrate(&self, place: &Place) -> Result<Vec<String>> {
+        let applied = migrations::up(&place.path, &dialect(place)?)?;
+        Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
+    }
+
+    fn migration_script(&self, place: &Place) -> Result<String> {
+        Ok(migrations::sql(&dialect(place)?))
+    }
+}
+
+fn prefix(place: &Place) -> &str {
+    place.table_prefix.as_deref().unwrap_or(PREFIX)
+}
+
+fn dialect(place: &Place) -> Result<Sqlite> {
+    Sqlite::with_prefix(prefix(place))
+}
+
+fn must_exist(place: &Place) -> Result<()> {
+    let plain = place.path.strip_prefix("file:").map_or(&*place.path, |uri| uri.split('?').next().unwrap_or(uri));
+    if Path::new(plain).exists() {
+        return Ok(());
+    }
+    let message = "there is no such database; `postrider migrate up` makes one";
+    Err(Error::new(ErrorKind::Unavailable, message).with("file", &place.path))
+}

@@ -1,0 +1,75 @@
+//! `postrider enqueue`: one message by hand, in a transaction of its own. For trying things out, and for scripts.
+
+use std::{fs, io::Read, time::Duration};
+
+use clap::Args;
+use postrider::{
+    Envelope,
+    core::{headers::Headers, time::Timestamp},
+};
+
+use super::store::StoreArguments;
+use crate::{
+    exit::{Code, Failure, Outcome},
+    values,
+};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Where it goes; routes choose by it.
+    #[arg(long)]
+    topic: String,
+    /// The logical type name, such as `order.placed`.
+    #[arg(long)]
+    name: String,
+    /// What it is kept in order by.
+    #[arg(long)]
+    key: Option<String>,
+    /// The payload; `@path` reads a file, `-` standard input.
+    #[arg(long)]
+    payload: String,
+    /// A header as `name=value`; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// Not before this much time has passed.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    deliver_in: Option<Duration>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let (adapter, place) = arguments.store.find()?;
+    let envelope = arguments.envelope()?;
+    let id = envelope.id;
+    adapter.enqueue(&place, envelope)?;
+    println!("{id}");
+    Ok(Code::Done)
+}
+
+impl Arguments {
+    fn envelope(&self) -> Outcome<Envelope> {
+        let mut envelope = Envelope::new(&self.topic, &self.name, payload(&self.payload)?);
+        envelope.key = self.key.clone().map(Into::into);
+        envelope.headers = Headers::new(self.header.iter().map(|(name, value)| (name, value)))?;
+        envelope.deliver_at = self.deliver_in.map(|wait| Timestamp::now().saturating_add(wait));
+        Ok(envelope)
+    }
+}
+
+fn payload(argument: &str) -> Outcome<Vec<u8>> {
+    let read = if argument == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+    } else if let Some(path) = argument.strip_prefix('@') {
+        fs::read(path)
+    } else {
+        Ok(argument.as_bytes().to_vec())
+    };
+    read.map_err(|error| Failure::because(Code::Usage, format!("the payload {argument} cannot be read"), &error))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not `name=value`"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}

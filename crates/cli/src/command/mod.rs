@@ -1,0 +1,76 @@
+//! The commands, one file each. They are thin: what an operator may do is [`StoreAdmin`](postrider::core::admin::StoreAdmin).
+
+mod config;
+mod dead;
+mod enqueue;
+mod migrate;
+mod replay;
+mod route;
+mod run;
+mod status;
+mod store;
+
+use std::future::Future;
+
+use clap::Subcommand;
+
+use crate::{
+    demo,
+    exit::{Code, Failure, Outcome},
+};
+
+/// What can be asked of the binary, in the order in which people meet it.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Shows the whole of it in a minute: orders are committed, processes are killed, nothing is lost.
+    Demo(demo::Arguments),
+    /// Runs the relay daemon.
+    Run(run::Arguments),
+    /// The configuration file.
+    #[command(subcommand)]
+    Config(config::Action),
+    /// The schema of a store.
+    #[command(subcommand)]
+    Migrate(migrate::Action),
+    /// How the routes are doing.
+    Status(status::Arguments),
+    /// Messages that were given up.
+    #[command(subcommand)]
+    Dead(dead::Action),
+    /// Pauses and resumes a route.
+    #[command(subcommand)]
+    Route(route::Action),
+    /// Delivers again what was delivered.
+    Replay(replay::Arguments),
+    /// Enqueues one message in a transaction of its own.
+    Enqueue(enqueue::Arguments),
+    /// A process of the demonstration.
+    #[command(hide = true, subcommand)]
+    DemoPart(demo::Part),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Outcome {
+        match self {
+            Self::Demo(arguments) => demo::run(&arguments),
+            Self::Run(arguments) => run::run(&arguments),
+            Self::Config(action) => config::run(&action),
+            Self::Migrate(action) => migrate::run(&action),
+            Self::Status(arguments) => block_on(status::run(&arguments)),
+            Self::Dead(action) => block_on(dead::run(&action)),
+            Self::Route(action) => block_on(route::run(&action)),
+            Self::Replay(arguments) => block_on(replay::run(&arguments)),
+            Self::Enqueue(arguments) => enqueue::run(&arguments),
+            Self::DemoPart(part) => demo::run_part(&part),
+        }
+    }
+}
+
+/// Runs a command that talks to a store. One thread is enough: the store has its own.
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
+    runtime.block_on(command)
+}

@@ -1,0 +1,126 @@
+//! `postrider status`: everything on one screen, the age of the oldest undelivered message first of all.
+
+use std::time::Duration;
+
+use clap::Args;
+use postrider::core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus};
+use serde_json::{Value, json};
+
+use super::store::StoreArguments;
+use crate::{
+    exit::{Code, Outcome},
+    table::Table,
+};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// One JSON object on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let overview = arguments.store.open().await?.admin.overview().await?;
+    if arguments.json {
+        println!("{}", as_json(&overview));
+    } else {
+        print!("{}", as_text(&overview));
+    }
+    Ok(Code::Done)
+}
+
+fn as_text(overview: &Overview) -> String {
+    let mut routes =
+        Table::new(&["ROUTE", "STATE", "OLDEST", "PENDING", "SCHEDULED", "RETRYING", "HELD", "DEAD", "LANES"]);
+    for route in &overview.routes {
+        let parked = route.parked;
+        routes.row([
+            name(route),
+            if route.paused.is_some() { "paused" } else { "running" }.to_owned(),
+            route.oldest_pending_age.map_or_else(|| "-".to_owned(), age),
+            count(route.pending),
+            parked.scheduled.to_string(),
+            parked.retrying.to_string(),
+            parked.held.to_string(),
+            parked.dead.to_string(),
+            lanes(route),
+        ]);
+    }
+    let empty =
+        if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
+    let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
+    format!("{text}{empty}{} records in the log, {} relays alive\n", overview.records, overview.nodes.len())
+}
+
+fn name(route: &RouteStatus) -> String {
+    match &route.replay_of {
+        Some(of) => format!("{} (replay of {of})", route.route),
+        None => route.route.to_string(),
+    }
+}
+
+/// Owned ones of all.
+fn lanes(route: &RouteStatus) -> String {
+    let owned = route.lanes.iter().filter(|lane| lane.owner.is_some()).count();
+    format!("{owned}/{}", route.lanes.len())
+}
+
+fn count(pending: u64) -> String {
+    if pending >= PENDING_COUNT_MAX { format!("{PENDING_COUNT_MAX}+") } else { pending.to_string() }
+}
+
+/// Two significant parts are enough for a person.
+pub(super) fn age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..60 => format!("{:.1}s", age.as_secs_f64()),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+fn as_json(overview: &Overview) -> Value {
+    let route = |route: &RouteStatus| {
+        json!({
+            "route": route.route,
+            "replay_of": route.replay_of,
+            "topics": route.topics,
+            "paused": route.paused,
+            "pending": route.pending,
+            "oldest_pending_age_seconds": route.oldest_pending_age.map(|age| age.as_secs_f64()),
+            "parked": route.parked,
+            "lanes": route.lanes,
+        })
+    };
+    let nodes: Vec<Value> = overview
+        .nodes
+        .iter()
+        .map(|node| {
+            json!({ "id": node.id, "name": node.name, "routes": node.routes, "seen_seconds": node.seen.as_secs_f64() })
+        })
+        .collect();
+    let routes: Vec<Value> = overview.routes.iter().map(route).collect();
+    json!({ "records": overview.records, "routes": routes, "nodes": nodes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let cases = [(400, "0.4s"), (61_000, "1m 1s"), (7_260_000, "2h 1m"), (176_400_000, "2d 1h")];
+        for (millis, text) in cases {
+            assert_eq!(age(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn counts_say_where_they_stop() {
+        assert_eq!(count(99_999), "99999");
+        assert_eq!(count(100_000), "100000+");
+    }
+}

@@ -1,0 +1,117 @@
+//! What a file may say, and what is said about one that is wrong.
+
+use postrider::core::retry::{Backoff, Jitter};
+
+use super::*;
+
+const SMALLEST: &str = "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"all\"\ntransport = \"stdout\"\n";
+
+fn problems(text: &str) -> String {
+    let problems = Config::parse(text).unwrap_err();
+    Problems { file: Path::new("p.toml"), problems: &problems }.to_string()
+}
+
+#[test]
+fn the_smallest_file_has_the_engines_defaults() {
+    let config = Config::parse(SMALLEST).unwrap();
+    assert_eq!(config.relay, Options::default());
+    assert!(config.store.migrate);
+    let [route] = &config.routes[..] else { panic!("one route") };
+    assert_eq!((route.lanes, route.order, route.on_dead), (1, Order::Key, OnDead::Hold));
+    assert_eq!(route.retry, RetryPolicy::default());
+    assert_eq!(route.topics, ["**"]);
+}
+
+#[test]
+fn everything_can_be_said() {
+    let config = Config::parse(
+        r#"
+        [store]
+        url = "sqlite:shop.db"
+        table_prefix = "shop_"
+        migrate = false
+        [relay]
+        name = "east-1"
+        lease_life = "3s"
+        heartbeat_every = "500ms"
+        drain_deadline = "10s"
+        keep_delivered = "forever"
+        purge_every = "1h"
+        [[route]]
+        name = "billing"
+        topics = ["orders.*", "refunds.**"]
+        transport = "file:billing.ndjson"
+        lanes = 4
+        start = "now"
+        on_dead = "continue"
+        rate = 500
+        window = 100
+        window_bytes = "16MiB"
+        publish_timeout = "5s"
+        retry = { attempts_max = 3, backoff = "fixed", wait = "250ms", jitter = "none" }
+        [[route]]
+        name = "audit"
+        transport = "discard"
+        order = "total"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.node_name.as_deref(), Some("east-1"));
+    assert_eq!(config.store.table_prefix.as_deref(), Some("shop_"));
+    assert_eq!(config.relay.keep_delivered, None);
+    assert_eq!(config.relay.heartbeat_every, Duration::from_millis(500));
+    let billing = &config.routes[0];
+    assert_eq!(billing.window_bytes, Some(16 << 20));
+    let fixed = Backoff::Fixed { wait: Duration::from_millis(250) };
+    assert_eq!(billing.retry, RetryPolicy { attempts_max: 3, backoff: fixed, jitter: Jitter::None });
+    assert_eq!(config.routes[1].order, Order::Total);
+}
+
+#[test]
+fn a_short_lease_brings_a_short_heartbeat() {
+    let config = Config::parse(&format!("{SMALLEST}[relay]\nlease_life = \"1s\"\n")).unwrap();
+    assert_eq!(config.relay.heartbeat_every, Duration::from_millis(250));
+}
+
+#[test]
+fn every_problem_is_told_with_line_and_key() {
+    let told = problems(
+        "[store]\nurl = \"sqlit:app.db\"\n[relay]\nlease_live = \"3s\"\ndrain_deadline = 30\n[[route]]\n\
+         name = \"a b\"\ntransport = \"stdout\"\nlanes = 0\norder = \"some\"\ncolour = 1\n[[route]]\nretry = 3\n",
+    );
+    let expected = "\
+  p.toml:2: `store.url` `sqlit:` is not a store that is known here; did you mean `sqlite:`?
+  p.toml:4: `relay.lease_live` unknown key; did you mean `lease_life`?
+  p.toml:5: `relay.drain_deadline` `30` is not a duration; write a number with a unit (us, ms, s, m, h or d), such as \"30s\"
+  p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
+  p.toml:9: `route.lanes` is 0; it lies between 1 and 256
+  p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
+  p.toml:11: `route.colour` unknown key; known are name, topics, transport, lanes, order, start, on_dead, rate, window, window_bytes, publish_timeout, retry
+  p.toml:12: `route.name` missing, and there is no default
+  p.toml:12: `route.transport` missing, and there is no default
+  p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused() {
+    let told = problems(
+        "[store]\nurl = \"sqlite:a\"\n[relay]\nlease_life = \"50ms\"\nheartbeat_every = \"1s\"\n[[route]]\nname = \"a\"\n\
+         transport = \"stdout\"\norder = \"total\"\nlanes = 2\n[[route]]\nname = \"a\"\ntransport = \"stdout\"\n\
+         retry = { backoff = \"fixed\", factor = 2.0 }\n",
+    );
+    let expected = "\
+  p.toml:4: `relay.lease_life` must be at least \"100ms\"
+  p.toml:5: `relay.heartbeat_every` must be more than nothing and at most a third of `lease_life`
+  p.toml:10: `route.lanes` a route with total order has one lane, because lanes have no order among each other
+  p.toml:12: `route.name` two routes are named `a`
+  p.toml:14: `route.retry.factor` unknown key; known are attempts_max, jitter, backoff, wait";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_empty_is_refused() {
+    assert!(problems("[store]\nurl = sqlite\n").starts_with("  p.toml:2: not TOML: "));
+    let told = problems("");
+    assert!(told.contains("p.toml:1: `store` missing") && told.contains("p.toml:1: `route` missing"), "{told}");
+}

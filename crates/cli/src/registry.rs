@@ -1,0 +1,137 @@
+//! Which adapter a URL means: one table for stores, one for transports.
+//!
+//! A new adapter is one line here. A scheme that is unknown names the known ones, and one whose adapter is not part of this
+//! build names the feature that brings it.
+
+use std::sync::Arc;
+
+use postrider::{
+    Envelope, Result,
+    core::{BoxFuture, admin::StoreAdmin, log::Log, transport::Publisher},
+};
+
+use crate::{adapter, config};
+
+/// The stores. `None`: not part of this build; the feature has the scheme's name.
+const STORES: &[(&str, Option<&'static dyn StoreAdapter>)] =
+    &[("sqlite", Some(&adapter::sqlite::Adapter)), ("postgres", None), ("mongodb", None), ("mysql", None)];
+
+/// The transports, in the same way.
+const TRANSPORTS: &[(&str, Option<OpenTransport>)] = &[
+    ("stdout", Some(adapter::ndjson::stdout)),
+    ("file", Some(adapter::ndjson::file)),
+    ("discard", Some(adapter::discard::open)),
+    ("kafka", None),
+    ("rabbitmq", None),
+    ("nats", None),
+    ("redis", None),
+    ("http", None),
+];
+
+/// Opens a transport by what stands behind the scheme's colon.
+pub(crate) type OpenTransport = fn(&str) -> Result<Arc<dyn Publisher>>;
+
+/// A store, opened.
+pub(crate) struct OpenStore {
+    /// The relay's side.
+    pub(crate) log: Arc<dyn Log>,
+    /// The operator's side.
+    pub(crate) admin: Arc<dyn StoreAdmin>,
+}
+
+/// Where a store is: what stands behind the scheme, and what its tables are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: String,
+    pub(crate) table_prefix: Option<String>,
+}
+
+/// What the command line asks of a store beside its contracts.
+pub(crate) trait StoreAdapter: Sync {
+    /// Opens it. With `migrate`, makes it if there is none and brings its schema up to date; without, changes nothing.
+    fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>>;
+
+    /// Enqueues in a transaction of its own.
+    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()>;
+
+    /// Every migration as a line for people, and whether it is applied.
+    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>>;
+
+    /// Applies what is pending and returns it as lines.
+    fn migrate(&self, place: &Place) -> Result<Vec<String>>;
+
+    /// All migrations as a script.
+    fn migration_script(&self, place: &Place) -> Result<String>;
+}
+
+/// The store that a URL means, and the rest of the URL.
+pub(crate) fn store(url: &str) -> Result<(&'static dyn StoreAdapter, String), String> {
+    let (adapter, rest) = look_up("a store", STORES, url)?;
+    if rest.is_empty() {
+        return Err(format!("`{url}` does not say which; write the place behind the colon, such as `sqlite:app.db`"));
+    }
+    Ok((adapter, rest.to_owned()))
+}
+
+/// The transport that a URL means, and the rest of the URL.
+pub(crate) fn transport(url: &str) -> Result<(OpenTransport, String), String> {
+    let (open, rest) = look_up("a transport", TRANSPORTS, url)?;
+    if url.starts_with("file") && rest.is_empty() {
+        return Err(format!("`{url}` does not say which file; write `file:path`"));
+    }
+    Ok((open, rest.to_owned()))
+}
+
+fn look_up<'u, T: Copy>(what: &str, table: &[(&'static str, Option<T>)], url: &'u str) -> Result<(T, &'u str), String> {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    match table.iter().find(|(known, _)| *known == scheme) {
+        Some((_, Some(adapter))) => Ok((*adapter, rest)),
+        Some((_, None)) => Err(format!("`{scheme}:` is not part of this build; it comes with the feature `{scheme}`")),
+        None => {
+            let built: Vec<&str> = table.iter().filter(|(_, built)| built.is_some()).map(|(name, _)| *name).collect();
+            let hint = config::nearest(scheme, &built)
+                .map_or_else(|| format!("known are {}", built.join(", ")), |near| format!("did you mean `{near}:`?"));
+            // A URL may hold a password; only its scheme is repeated.
+            Err(format!("`{}:` is not {what} that is known here; {hint}", scheme.escape_debug()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused<T>(found: Result<T, String>) -> String {
+        found.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn known_schemes_are_found() {
+        assert_eq!(store("sqlite:app.db").map(|(_, rest)| rest), Ok("app.db".to_owned()));
+        assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
+        assert!(transport("stdout").is_ok() && transport("discard").is_ok());
+    }
+
+    #[test]
+    fn unknown_schemes_name_the_known_ones() {
+        assert_eq!(refused(store("oracle:x")), "`oracle:` is not a store that is known here; known are sqlite");
+        assert_eq!(
+            refused(transport("pigeon")),
+            "`pigeon:` is not a transport that is known here; known are stdout, file, discard"
+        );
+    }
+
+    #[test]
+    fn schemes_that_are_not_built_in_name_their_feature() {
+        assert_eq!(
+            refused(store("postgres://user:secret@host/db")),
+            "`postgres:` is not part of this build; it comes with the feature `postgres`"
+        );
+    }
+
+    #[test]
+    fn a_url_must_name_a_place() {
+        assert!(refused(store("sqlite:")).contains("sqlite:app.db"));
+        assert!(refused(transport("file")).contains("file:path"));
+    }
+}

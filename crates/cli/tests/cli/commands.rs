@@ -1,0 +1,129 @@
+//! The operator's commands, on a store that a daemon serves or served.
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::support::{Workplace, wait_until};
+
+const STORE: [&str; 2] = ["--store", "sqlite:app.db"];
+
+/// A route that refuses everything at once, because its messages have expired before they are read.
+const CONFIG: &str =
+    "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"orders\"\ntransport = \"file:arrivals.ndjson\"\n";
+
+#[test]
+fn a_message_goes_from_the_command_line_to_the_destination() {
+    let workplace = Workplace::new();
+    let up = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
+    assert_eq!((up.code, up.stdout.as_str()), (0, "applied 0001 begin\n"), "{up:?}");
+    let again = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
+    assert_eq!(again.stdout, "nothing to do: the schema is up to date\n");
+
+    let message = ["--topic", "orders", "--name", "order.placed", "--key", "4711", "--header", "tenant=acme"];
+    let enqueued =
+        workplace.run_with_input(&[&["enqueue"], &STORE[..], &message[..], &["--payload", "-"]].concat(), b"{}");
+    assert_eq!(enqueued.code, 0, "{enqueued:?}");
+    assert_eq!(workplace.status()["records"], 1);
+
+    let _daemon = workplace.daemon("run", CONFIG);
+    wait_until("it has arrived", || workplace.arrivals("arrivals.ndjson").len() == 1);
+    let line: Value =
+        serde_json::from_str(&std::fs::read_to_string(workplace.path("arrivals.ndjson")).unwrap()).unwrap();
+    assert_eq!(line["id"], enqueued.stdout.trim_end());
+    assert_eq!(
+        (&line["key"], &line["headers"]["tenant"], &line["name"]),
+        (&"4711".into(), &"acme".into(), &"order.placed".into())
+    );
+}
+
+#[test]
+fn migrations_are_shown_planned_and_printed() {
+    let workplace = Workplace::new();
+    let status = workplace.run(&["migrate", "status", STORE[0], STORE[1]]);
+    assert_eq!((status.code, status.stdout.as_str()), (1, "0001 begin: pending\n"), "{status:?}");
+    let plan = workplace.run(&["migrate", "plan", STORE[0], STORE[1]]);
+    assert_eq!((plan.code, plan.stdout.as_str()), (0, "0001 begin: pending\n"));
+    assert!(!workplace.path("app.db").exists(), "looking makes no file");
+
+    let script = workplace.run(&["migrate", "sql", STORE[0], STORE[1]]);
+    Connection::open(workplace.path("app.db")).unwrap().execute_batch(&script.stdout).unwrap();
+    let status = workplace.run(&["migrate", "status", STORE[0], STORE[1]]);
+    assert_eq!(status.code, 0, "{status:?}");
+    assert!(status.stdout.starts_with("0001 begin: applied at "), "{status:?}");
+}
+
+#[test]
+fn a_paused_route_waits_until_it_is_resumed_and_a_replay_delivers_again() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let _daemon = workplace.daemon("run", CONFIG);
+    producer.enqueue(10, 2);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+
+    let paused = workplace.run(&["route", "pause", "orders", STORE[0], STORE[1], "--reason", "maintenance"]);
+    assert_eq!((paused.code, paused.stdout.as_str()), (0, "orders is paused\n"), "{paused:?}");
+    assert_eq!(workplace.status()["routes"][0]["paused"]["reason"], "maintenance");
+    producer.enqueue(10, 2);
+    let text = workplace.run(&["status", STORE[0], STORE[1]]);
+    assert!(text.stdout.lines().nth(1).unwrap_or_default().starts_with("orders  paused   "), "{text:?}");
+    assert!(text.stdout.ends_with("20 records in the log, 1 relays alive\n"), "{text:?}");
+
+    let resumed = workplace.run(&["route", "resume", "orders", STORE[0], STORE[1]]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (0, "orders goes on\n"));
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+
+    let before = workplace.arrivals("arrivals.ndjson").len();
+    let replay = workplace.run(&["replay", STORE[0], STORE[1], "--route", "orders", "--key", "key-1", "--since", "1h"]);
+    assert_eq!(replay.code, 0, "{replay:?}");
+    let of_key = producer.enqueued.iter().filter(|m| m.committed && m.key.as_deref() == Some("key-1")).count();
+    wait_until("they have arrived again", || workplace.arrivals("arrivals.ndjson").len() == before + of_key);
+}
+
+#[test]
+fn the_dead_are_listed_redriven_and_discarded() {
+    let workplace = Workplace::new();
+    workplace.migrated();
+    // The file's directory is not there when the message is published: the first attempt is the last.
+    let _daemon = workplace.daemon("run", CONFIG);
+    let expired = Connection::open(workplace.path("app.db")).unwrap();
+    expired
+        .execute(
+            "INSERT INTO postrider_log (id, topic, name, key, expires_at, payload) VALUES (randomblob(16), 'orders', \
+             'order.placed', '4711', 1, '{}')",
+            [],
+        )
+        .unwrap();
+    let dead = || workplace.status()["routes"][0]["parked"]["dead"].clone();
+    wait_until("it is dead", || dead() == 1);
+
+    let list = workplace.run(&["dead", "list", STORE[0], STORE[1], "--json"]);
+    let row: Value = serde_json::from_str(&list.stdout).unwrap();
+    assert_eq!(
+        (&row["key"], &row["cause"], &row["route"]),
+        (&"4711".into(), &"expired".into(), &"orders".into()),
+        "{row}"
+    );
+    let text = workplace.run(&["dead", "list", STORE[0], STORE[1], "--route", "orders"]);
+    assert!(text.stdout.ends_with("1 dead\n"), "{text:?}");
+
+    let unclear = workplace.run(&["dead", "redrive", STORE[0], STORE[1]]);
+    assert_eq!(unclear.code, 2);
+    assert_eq!(unclear.stderr, "error: say which messages (--route, --cause, --key or --id), or --all of them\n");
+    let nobody = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--key", "other"]);
+    assert_eq!((nobody.code, nobody.stdout.as_str()), (1, "0 redriven\n"));
+    let redriven = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--cause", "expired"]);
+    assert_eq!((redriven.code, redriven.stdout.as_str()), (0, "1 redriven\n"), "{redriven:?}");
+    wait_until("it has expired again", || dead() == 1);
+    let discarded = workplace.run(&["dead", "discard", STORE[0], STORE[1], "--all"]);
+    assert_eq!((discarded.code, discarded.stdout.as_str()), (0, "1 discarded\n"));
+    assert_eq!(dead(), 0);
+}
+
+#[test]
+fn the_help_tells_the_exit_codes() {
+    let help = Workplace::new().run(&["--help"]);
+    assert_eq!(help.code, 0);
+    for line in ["  0  done", "  1  a problem was found", "  2  usage", "  3  the store cannot", "  4  refused"] {
+        assert!(help.stdout.contains(line), "{line} in {}", help.stdout);
+    }
+}

@@ -1,0 +1,114 @@
+//! The daemon, under the signals that a machine has in store for it.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::support::{Daemon, Workplace, wait_until};
+
+/// Leases are short, so that a take-over does not keep the test waiting; the rate makes sure that a kill comes in the middle.
+fn config(lanes: u32, rate: Option<u32>) -> String {
+    let rate = rate.map_or_else(String::new, |rate| format!("rate = {rate}\n"));
+    format!(
+        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nlease_life = \"1s\"\nheartbeat_every = \"200ms\"\n\
+         [[route]]\nname = \"orders\"\ntopics = [\"orders.*\"]\ntransport = \"file:arrivals.ndjson\"\nlanes = {lanes}\n{rate}"
+    )
+}
+
+#[test]
+fn a_kill_in_the_middle_loses_nothing() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(300, 20);
+    let slow = workplace.daemon("slow", &config(1, Some(100)));
+    wait_until("some have arrived", || workplace.arrivals("arrivals.ndjson").len() >= 40);
+    slow.kill();
+    assert!(!producer.all_arrived(&workplace.arrivals("arrivals.ndjson")), "the kill came in the middle");
+
+    let _next = workplace.daemon("next", &config(1, None));
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
+    assert!(verdict.is_good(), "{verdict:?}");
+}
+
+#[test]
+fn a_drain_publishes_nothing_twice() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(300, 20);
+    let mut slow = workplace.daemon("slow", &config(1, Some(100)));
+    wait_until("some have arrived", || workplace.arrivals("arrivals.ndjson").len() >= 40);
+    slow.signal(Signal::TERM);
+    assert_eq!(slow.wait().code(), Some(0));
+    assert!(!producer.all_arrived(&workplace.arrivals("arrivals.ndjson")), "the signal came in the middle");
+
+    let mut next = workplace.daemon("next", &config(1, None));
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    next.signal(Signal::INT);
+    assert_eq!(next.wait().code(), Some(0));
+    let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
+    assert!(verdict.is_good(), "{verdict:?}");
+    assert_eq!(verdict.duplicates, 0);
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_that_hangs() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(5_000, 1);
+    let text = config(1, None).replace("file:arrivals.ndjson", "stdout");
+    workplace.write("hang.toml", text);
+    // Nobody reads this pipe: once it is full, the destination stands still, and so does the drain.
+    let mut command = workplace.command(&["run", "--config", "hang.toml"]);
+    let log = std::fs::File::create(workplace.path("hang.log")).unwrap();
+    let mut daemon = Daemon::around(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
+    let told = |what: &str| std::fs::read_to_string(workplace.path("hang.log")).unwrap().contains(what);
+    wait_until("the lane is owned", || told("lane acquired"));
+    daemon.signal(Signal::TERM);
+    wait_until("it drains", || told("draining"));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(1));
+    assert!(told("ended without draining"));
+}
+
+#[test]
+fn two_daemons_share_lanes_and_survive_that_one_sleeps_beyond_its_lease() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let text = config(2, None);
+    let sleeper = workplace.daemon("sleeper", &text);
+    let _other = workplace.daemon("other", &text);
+    wait_until("each owns a lane", || owners(&workplace).len() == 2);
+    producer.enqueue(200, 20);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+
+    sleeper.signal(Signal::STOP);
+    producer.enqueue(200, 20);
+    wait_until("the other owns both lanes", || owners(&workplace).len() == 1 && owned(&workplace) == 2);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+
+    sleeper.signal(Signal::CONT);
+    producer.enqueue(200, 20);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    wait_until("each owns a lane again", || owners(&workplace).len() == 2);
+    let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
+    assert!(verdict.is_good(), "{verdict:?}");
+}
+
+fn lane_owners(workplace: &Workplace) -> Vec<String> {
+    let status = workplace.status();
+    let lanes = status["routes"].as_array().into_iter().flatten().flat_map(|route| route["lanes"].as_array().unwrap());
+    lanes.filter_map(|lane| Some(lane["owner"].as_str()?.to_owned())).collect()
+}
+
+fn owned(workplace: &Workplace) -> usize {
+    lane_owners(workplace).len()
+}
+
+/// Different nodes that own a lane.
+fn owners(workplace: &Workplace) -> Vec<String> {
+    let mut owners = lane_owners(workplace);
+    owners.sort();
+    owners.dedup();
+    owners
+}

@@ -1,0 +1,8 @@
+//! The real binary, end to end: what it prints and how it exits, and what it loses (nothing) when it is killed, stopped,
+//! continued and drained.
+
+mod bad_input;
+mod commands;
+mod daemon;
+mod demonstration;
+mod support;

@@ -1,0 +1,208 @@
+//! A workplace of its own for each test: a directory, the binary, and a way to wait for something to be true.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    str::FromStr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use postrider::{
+    Envelope, MessageId, Outbox,
+    sqlite::{Sqlite, migrations},
+};
+use postrider_testkit::checker::{self, Enqueued, Verdict};
+use rusqlite::{Connection, TransactionBehavior};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Far longer than anything takes; reached only by what will never happen.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until `condition` holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory in which the binary works.
+pub(crate) struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The binary in this directory.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        command.args(arguments).current_dir(self.folder.path()).env_remove("RUST_LOG").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the binary to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
+        Finished::of(&self.command(arguments).output().unwrap())
+    }
+
+    /// Runs the binary with something on its standard input.
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Finished {
+        let mut command = self.command(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        Finished::of(&child.wait_with_output().unwrap())
+    }
+
+    /// Starts a daemon on `config`, which is written to a file of its own.
+    pub(crate) fn daemon(&self, name: &str, config: &str) -> Daemon {
+        let file = format!("{name}.toml");
+        self.write(&file, config);
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("{name}.log"))).unwrap();
+        let mut command = self.command(&["run", "--config", &file]);
+        Daemon { child: command.stdout(Stdio::null()).stderr(log).spawn().unwrap() }
+    }
+
+    /// The database `app.db` with its schema.
+    pub(crate) fn migrated(&self) -> Producer {
+        migrations::up(self.path("app.db"), &Sqlite::default()).unwrap();
+        Producer::new(&self.path("app.db"))
+    }
+
+    /// What arrived in a file, by message id.
+    pub(crate) fn arrivals(&self, name: &str) -> Vec<MessageId> {
+        let text = fs::read_to_string(self.path(name)).unwrap_or_default();
+        // A line that a kill cut in two is no arrival; what was written behind it is.
+        let whole =
+            |line: &str| line.match_indices('{').find_map(|(start, _)| serde_json::from_str(&line[start..]).ok());
+        let ids =
+            text.lines().filter_map(|line| whole(line).map(|object: Value| object["id"].as_str().unwrap().to_owned()));
+        ids.map(|id| MessageId::from_str(&id).unwrap()).collect()
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let finished = self.run(&["status", "--store", "sqlite:app.db", "--json"]);
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        serde_json::from_str(&finished.stdout).unwrap()
+    }
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    fn of(output: &Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout.clone()).unwrap(),
+            stderr: String::from_utf8(output.stderr.clone()).unwrap(),
+        }
+    }
+}
+
+/// A daemon that runs. It does not outlive the test.
+pub(crate) struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    pub(crate) fn around(child: Child) -> Self {
+        Self { child }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(mut self) {
+        assert!(self.child.try_wait().unwrap().is_none(), "it was alive until now");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the daemon has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An application that enqueues and remembers what it did.
+pub(crate) struct Producer {
+    connection: Connection,
+    outbox: Outbox<Sqlite>,
+    pub(crate) enqueued: Vec<Enqueued>,
+}
+
+impl Producer {
+    fn new(path: &Path) -> Self {
+        let connection = Connection::open(path).unwrap();
+        connection.busy_timeout(PATIENCE).unwrap();
+        Self { connection, outbox: Outbox::new(Sqlite::default()), enqueued: Vec::new() }
+    }
+
+    /// Commits `messages`, ten a transaction, spread over `keys`; then rolls one more transaction back.
+    pub(crate) fn enqueue(&mut self, messages: u64, keys: u64) {
+        let mut left = messages;
+        while left > 0 {
+            let batch = left.min(10);
+            self.transaction(batch, keys, true);
+            left -= batch;
+        }
+        self.transaction(3, keys, false);
+    }
+
+    fn transaction(&mut self, messages: u64, keys: u64, committed: bool) {
+        let mut transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        for _ in 0..messages {
+            let sequence = self.enqueued.len() as u64;
+            let key = format!("key-{}", sequence % keys);
+            let payload = format!("{{\"sequence\":{sequence}}}");
+            let envelope = Envelope::new("orders.placed", "order.placed", payload).with_key(key.clone());
+            self.enqueued.push(Enqueued { id: envelope.id, key: Some(key), sequence, committed });
+            self.outbox.enqueue_raw(&mut transaction, vec![envelope]).unwrap();
+        }
+        if committed { transaction.commit().unwrap() } else { transaction.rollback().unwrap() }
+    }
+
+    pub(crate) fn verdict(&self, arrivals: &[MessageId]) -> Verdict {
+        checker::check(&self.enqueued, arrivals)
+    }
+
+    /// Whether everything that was committed has arrived.
+    pub(crate) fn all_arrived(&self, arrivals: &[MessageId]) -> bool {
+        self.verdict(arrivals).lost == 0
+    }
+}
