@@ -22,6 +22,12 @@ impl NodeId {
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
+
+    /// A fresh identity from two random numbers (a UUID of version 8, which says nothing about its making).
+    #[must_use]
+    pub fn from_random(high: u64, low: u64) -> Self {
+        Self(Uuid::new_v8((u128::from(high) << 64 | u128::from(low)).to_be_bytes()))
+    }
 }
 
 impl fmt::Debug for NodeId {

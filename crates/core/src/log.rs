@@ -170,21 +170,23 @@ pub trait Log: Send + Sync {
     /// Says goodbye: the node is no longer live, and whatever leases it still has are free.
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>>;
 
-    /// Takes a lane that is free or whose lease has expired, and raises its epoch. `None`: somebody owns it, or it does
-    /// not exist.
+    /// Takes a lane that is free, whose lease has expired, or that this node owns already (the answer to an earlier call
+    /// was lost), and raises its epoch. `None`: somebody else owns it, or it does not exist.
     ///
     /// The epoch must be greater than any that the lane ever had. A store that can lose its last commits in a fail-over
     /// therefore draws it from its clock as well (the greater of the old one + 1 and the microseconds since 1970), and
     /// treats every lease from before the fail-over as fenced: what such an owner has read may not exist any more.
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>>;
 
-    /// What the new owner must know first.
+    /// What the new owner must know first. A stale owner is answered `Fenced`.
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>>;
 
-    /// Reads on behind `after`: only records that match the lease's reader and lane, in commit-safe order.
+    /// Reads on behind `after`: only records that match the lease's reader and lane, in commit-safe order. A store need
+    /// not check the epoch here: what a stale owner reads it may not settle.
     fn read<'a>(&'a self, lease: &'a Lease, after: &'a Cursor, limit: PageLimit) -> BoxFuture<'a, Result<Page>>;
 
-    /// Parked rows of this lane that may run now, by the store's clock.
+    /// Parked rows of this lane that may run now, by the store's clock. A stale owner is answered `Fenced`: the rows that
+    /// another has parked meanwhile are none of its business.
     fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>>;
 
     /// Applies a settlement in **one** transaction:

@@ -62,6 +62,7 @@ impl Ended {
 enum Done {
     Read(Result<Page>),
     Due(Result<DuePage>),
+    Recounted(Result<Resumed>),
     Settled(Result<()>),
     Published(u32, Vec<Outcome>),
     Finished(Result<bool>),
@@ -73,6 +74,8 @@ pub(super) struct LaneDriver {
     pub(super) route: Arc<Route>,
     pub(super) lease: Arc<Lease>,
     pub(super) orders: watch::Receiver<Orders>,
+    /// Settlements are numbered through the whole epoch, also over a pause.
+    pub(super) settlements: u64,
 }
 
 impl LaneDriver {
@@ -101,7 +104,10 @@ impl LaneDriver {
                     continue;
                 }
             };
-            match Work::new(&self, resumed).run(&mut self.orders).await {
+            let mut work = Work::new(&self, resumed);
+            let ended = work.run(&mut self.orders).await;
+            self.settlements = work.lane.counts().commits;
+            match ended {
                 Ended::Drained => {} // paused, or leaving: the orders say which
                 ended => return ended,
             }
@@ -154,7 +160,7 @@ impl Work {
             (Arc::clone(&driver.context), Arc::clone(&driver.route), Arc::clone(&driver.lease));
         let rate = lease.reader.replay.as_ref().and_then(|replay| replay.rate);
         let options = route.lane_options(rate, context.runtime.random(), context.plant);
-        let lane = Lane::new(options, &resumed.blocked, driver.orders.borrow().valid_until);
+        let lane = Lane::new(options, &resumed.blocked, driver.orders.borrow().valid_until, driver.settlements);
         let mut work = Self {
             context,
             route,
@@ -172,7 +178,7 @@ impl Work {
         work
     }
 
-    async fn run(mut self, orders: &mut watch::Receiver<Orders>) -> Ended {
+    async fn run(&mut self, orders: &mut watch::Receiver<Orders>) -> Ended {
         let mut effects = Vec::new();
         loop {
             let now = ticks(self.context.runtime.now());
@@ -197,7 +203,7 @@ impl Work {
             let mut done = self.under_way.next().now_or_never().flatten();
             if done.is_none() {
                 let wake = self.lane.wake_at(now).min(self.drain_by.unwrap_or(Tick::MAX));
-                let wake = if self.lane.idle() { wake.min(self.finish_at.unwrap_or(Tick::MAX)) } else { wake };
+                let wake = wake.min(self.next_finish().unwrap_or(Tick::MAX));
                 tokio::select! {
                     biased;
                     next = self.under_way.next() => done = next,
@@ -236,6 +242,7 @@ impl Work {
                 self.begin(async move { Done::Read(log.read(&lease, &after, limit).await) });
             }
             Effect::ReadDue { limit } => self.begin(async move { Done::Due(log.due(&lease, limit).await) }),
+            Effect::Recount => self.begin(async move { Done::Recounted(log.resume(&lease).await) }),
             Effect::Settle(commit) => {
                 let settlement = self.settlement(&commit);
                 self.context.stats.settles.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -278,6 +285,7 @@ impl Work {
             Done::Published(batch, outcomes) => self.lane.published(now, batch, outcomes),
             Done::Read(Ok(page)) => self.page_read(now, &page),
             Done::Due(Ok(page)) => self.lane.due_read(now, page),
+            Done::Recounted(Ok(resumed)) => self.lane.recounted(now, &resumed.blocked),
             Done::Settled(Ok(())) => self.lane.settled(now, Settled::Done),
             Done::Finished(Ok(true)) => return Some(Ended::Finished),
             Done::Finished(Ok(false)) => self.finish_at = Some(now + ticks(Duration::from_millis(500))),
@@ -285,7 +293,11 @@ impl Work {
                 self.lane.hint(now);
                 self.wait_for_hint();
             }
-            Done::Read(Err(error)) | Done::Due(Err(error)) | Done::Settled(Err(error)) | Done::Finished(Err(error))
+            Done::Read(Err(error))
+            | Done::Due(Err(error))
+            | Done::Recounted(Err(error))
+            | Done::Settled(Err(error))
+            | Done::Finished(Err(error))
                 if error.is_fenced() =>
             {
                 return Some(Ended::Fenced);
@@ -297,6 +309,10 @@ impl Work {
             Done::Due(Err(error)) => {
                 self.store_failed("due", &error);
                 self.lane.due_failed(now);
+            }
+            Done::Recounted(Err(error)) => {
+                self.store_failed("resume", &error);
+                self.lane.recount_failed();
             }
             Done::Settled(Err(error)) => {
                 self.store_failed("settle", &error);
@@ -338,8 +354,12 @@ impl Work {
         if mark.passed == page.length { page.end.clone() } else { (page.marks)(mark.passed) }
     }
 
+    fn next_finish(&self) -> Option<Tick> {
+        self.finish_at.filter(|_| self.drain_by.is_none() && self.lane.idle())
+    }
+
     fn ask_whether_finished(&mut self, now: Tick) {
-        if self.drain_by.is_none() && self.lane.idle() && self.finish_at.is_some_and(|at| now >= at) {
+        if self.next_finish().is_some_and(|at| now >= at) {
             self.finish_at = Some(Tick::MAX);
             let (log, lease) = (Arc::clone(&self.context.log), Arc::clone(&self.lease));
             self.begin(async move { Done::Finished(log.finish(&lease).await) });

@@ -184,8 +184,9 @@ impl RelayBuilder {
         if !problems.is_empty() {
             return Err(Error::invalid(format!("the relay cannot be built: {}", problems.join("; "))));
         }
+        let runtime = self.runtime.unwrap_or_else(|| Arc::new(TokioRuntime::new()));
         let node = Node {
-            id: NodeId::generate(),
+            id: NodeId::from_random(runtime.random(), runtime.random()),
             name: self.name.unwrap_or_else(|| format!("process {}", std::process::id())),
             routes: self.routes.iter().map(|route| Arc::clone(&route.name)).collect(),
             lease_life: self.options.lease_life,
@@ -195,7 +196,7 @@ impl RelayBuilder {
         let handle = RelayHandle { node: node.id, stop: Arc::new(stop), stats: Arc::clone(&stats) };
         let context = supervisor::Context {
             log: self.log,
-            runtime: self.runtime.unwrap_or_else(|| Arc::new(TokioRuntime::new())),
+            runtime,
             observer: self.observer.unwrap_or_else(|| Arc::new(TracingObserver)),
             stats,
             options: self.options,

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error, Result,
-    lease::{LaneId, Lease, Node, Roster, RouteSpec},
+    lease::{LaneId, Lease, Node, NodeId, Roster, RouteSpec},
     log::Log,
 };
 use tokio::sync::{mpsc, watch};
@@ -142,7 +142,9 @@ impl Supervisor {
         let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
         self.order(&roster, &share, valid_until);
         for lane in share {
-            let free = roster.lanes.iter().any(|standing| standing.lane == lane && standing.owner.is_none());
+            // Also one that is ours without our knowing it: the answer to an earlier acquire was lost.
+            let takeable = |owner: Option<NodeId>| owner.is_none_or(|owner| owner == self.node.id);
+            let free = roster.lanes.iter().any(|standing| standing.lane == lane && takeable(standing.owner));
             if free && !self.running.contains_key(&lane) {
                 self.acquire(&roster, lane).await;
             }
@@ -183,7 +185,7 @@ impl Supervisor {
         let orders = Orders { valid_until, paused: standing.paused, leave: false, fenced: false };
         let (sender, receiver) = watch::channel(orders);
         let driver =
-            LaneDriver { context: Arc::clone(&self.context), route, lease: Arc::clone(&lease), orders: receiver };
+            LaneDriver { context: Arc::clone(&self.context), route, lease: Arc::clone(&lease), orders: receiver, settlements: 0 };
         let report = Report { lane: lane.clone(), ended: Ended::Crashed, sender: self.ended_sender.clone() };
         self.running.insert(lane, Running { lease, orders: sender });
         self.count_lanes();

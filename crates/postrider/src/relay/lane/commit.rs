@@ -1,10 +1,11 @@
 //! Commits: the cursor moves over the longest prefix of the window that is done or can be parked.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::{
+    key::KeyHash,
     log::Settlement,
-    parked::{Cause, Parked},
+    parked::{BlockedKey, Cause, Parked},
 };
 
 use super::{
@@ -18,6 +19,7 @@ use crate::relay::planted::Plant;
 pub(super) enum Control {
     Idle,
     Due,
+    Counting,
     Committing(Pending),
     /// The answer was lost: the same again, then.
     Repeat(Tick, Pending),
@@ -71,9 +73,36 @@ impl Lane {
         if settle && self.commit(now, out) {
             return;
         }
-        if due_wanted && self.change.is_empty() && self.remove.is_empty() {
+        if !self.change.is_empty() || !self.remove.is_empty() {
+            return;
+        }
+        if self.stalled && now >= self.recount_at && !self.draining {
+            self.recount_at = now + ticks(self.options.poll_max);
+            self.control = Control::Counting;
+            out.push(Effect::Recount);
+        } else if due_wanted {
             self.ask_for_due(now, out);
         }
+    }
+
+    /// What the store has of each key. A lane that stands still at a limit asks for it, because operators may have made
+    /// room: it counts the rows that it parks itself, but nobody tells it of those that were discarded.
+    pub(crate) fn recounted(&mut self, now: Tick, blocked: &[BlockedKey]) {
+        self.control = Control::Idle;
+        let rows: HashMap<KeyHash, u32> = blocked.iter().map(|blocked| (blocked.key, blocked.rows)).collect();
+        for l in self.lines.all() {
+            let stored = rows.get(&self.lines[l].key).copied().unwrap_or(0);
+            self.lines.set_rows(l, stored);
+            if stored == 0 {
+                self.lines[l].ahead = false;
+                self.settle_line(now, l);
+            }
+        }
+        self.touch(now);
+    }
+
+    pub(crate) fn recount_failed(&mut self) {
+        self.control = Control::Idle;
     }
 
     /// When the control operations want to be looked at again.
@@ -81,9 +110,10 @@ impl Lane {
         match &self.control {
             Control::Idle => {
                 let due = if self.due_is_wanted(Tick::MAX) { self.due_at } else { Tick::MAX };
-                due.min(self.settle_at.unwrap_or(Tick::MAX))
+                let recount = if self.stalled && !self.draining { self.recount_at } else { Tick::MAX };
+                due.min(recount).min(self.settle_at.unwrap_or(Tick::MAX))
             }
-            Control::Due | Control::Committing(_) => Tick::MAX,
+            Control::Due | Control::Counting | Control::Committing(_) => Tick::MAX,
             Control::Repeat(at, _) => *at,
         }
     }

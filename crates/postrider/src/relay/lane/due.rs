@@ -52,16 +52,16 @@ impl Lane {
         self.due_at = now + wait;
     }
 
-    /// A line whose rows are still being worked off takes no second helping; it comes again with the next due read.
+    /// A line whose rows are still being worked off takes no second helping; it comes again with the next due read. That
+    /// includes a head that became durable while this read was under way: it is still in the store.
     fn load_line(&mut self, now: Tick, l: u32, rows: Vec<DueRow>, more: bool) {
-        debug_assert!(
-            self.lines[l].ahead || self.lines[l].loaded > 0 || self.lines[l].barrier != NIL,
-            "a stored line that the lane did not know of"
-        );
-        if self.lines[l].loaded > 0 || self.lines[l].barrier != NIL || self.lines[l].flying > 0 {
+        let known = rows.first().is_some_and(|head| self.active.contains(&head.ordinal));
+        let line = &self.lines[l];
+        if known || line.loaded > 0 || line.barrier != NIL || line.flying > 0 {
             self.lines.forget_if_empty(l);
             return;
         }
+        debug_assert!(self.lines[l].ahead, "a stored line that the lane did not know of");
         let count = u32::try_from(rows.len()).expect("no more than was asked for");
         self.lines[l].loaded = count;
         self.lines[l].ahead = more;

@@ -111,6 +111,8 @@ pub(crate) enum Effect {
     Read { limit: PageLimit },
     /// Read parked rows that are due.
     ReadDue { limit: DueLimit },
+    /// Ask again which keys have a line in the store, and how long it is.
+    Recount,
     /// Hand these to the publisher.
     Publish { batch: u32, records: Vec<RecordRef> },
     /// Commit this.
@@ -163,7 +165,7 @@ pub(crate) enum Settled {
     Perhaps,
 }
 
-/// Counted since this owner began.
+/// Counted since this lane began; commits since this owner began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) durable: u64,
@@ -213,13 +215,15 @@ pub(crate) struct Lane {
     due_at: Tick,
     due_read_at: Tick,
     stalled: bool,
+    recount_at: Tick,
     counts: Counts,
     notes: Vec<Note>,
 }
 
 impl Lane {
-    /// A fresh owner, with every key that has a line in the store.
-    pub(crate) fn new(options: LaneOptions, blocked: &[BlockedKey], valid_until: Tick) -> Self {
+    /// A fresh start, with every key that has a line in the store. `settlements`: how many this owner has made already
+    /// under the same epoch, before a pause.
+    pub(crate) fn new(options: LaneOptions, blocked: &[BlockedKey], valid_until: Tick, settlements: u64) -> Self {
         let window = Window::new(options.window_records_max, options.window_bytes_max, options.page_records_max);
         let breaker = Breaker::new(options.breaker_first, options.breaker_max);
         let mut lane = Self {
@@ -250,7 +254,8 @@ impl Lane {
             due_at: 0,
             due_read_at: 0,
             stalled: false,
-            counts: Counts::default(),
+            recount_at: 0,
+            counts: Counts { commits: settlements, ..Counts::default() },
             notes: Vec::new(),
             options,
         };
