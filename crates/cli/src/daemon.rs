@@ -73,7 +73,11 @@ async fn build(config: &Config) -> Outcome<Relay> {
 
 fn open_route(config: &RouteConfig) -> Outcome<Route> {
     let (open, rest) = registry::transport(&config.transport).map_err(Failure::usage)?;
-    let mut route = Route::to(&config.name, open(&rest)?)
+    let destination = open(&rest).map_err(|error| {
+        let message = format!("the destination of the route `{}` cannot be opened", config.name);
+        Failure::because(Code::Usage, message, &error)
+    })?;
+    let mut route = Route::to(&config.name, destination)
         .topics(&config.topics)
         .order(config.order)
         .lanes(config.lanes)

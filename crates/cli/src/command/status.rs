@@ -51,7 +51,12 @@ fn as_text(overview: &Overview) -> String {
     let empty =
         if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
     let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
-    format!("{text}{empty}{} records in the log, {} relays alive\n", overview.records, overview.nodes.len())
+    let (records, relays) = (plural(overview.records, "record"), plural(overview.nodes.len() as u64, "relay"));
+    format!("{text}{empty}{records} in the log, {relays} alive\n")
+}
+
+fn plural(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn name(route: &RouteStatus) -> String {

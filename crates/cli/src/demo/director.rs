@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long the services take about, if the machine lets them: long enough to be killed in between.
-const WORK_MICROS: u64 = 6_000_000;
+const WORK_MICROS: u64 = 9_000_000;
 
 /// The longest that a service thinks after an order.
 const PAUSE_MICROS_MAX: u64 = 20_000;

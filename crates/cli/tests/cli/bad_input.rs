@@ -9,7 +9,8 @@ use crate::support::Workplace;
 #[track_caller]
 fn refused(workplace: &Workplace, arguments: &[&str], code: i32, message: &str) {
     let finished = workplace.run(arguments);
-    assert_eq!(finished.stderr.trim_end(), message, "of {arguments:?}");
+    let told = finished.stderr.replace(&workplace.path("").display().to_string(), "DIR/");
+    assert_eq!(told.trim_end(), message, "of {arguments:?}");
     assert_eq!(finished.code, code, "of {arguments:?}");
     assert_eq!(finished.stdout, "", "of {arguments:?}");
 }
@@ -31,8 +32,12 @@ const STORE: &str = "[store]\nurl = \"sqlite:app.db\"\n";
 
 #[test]
 fn malformed_toml() {
-    wrong_config("[store\nurl = 1\n", "  p.toml:1: not TOML: SNAPSHOT");
-    wrong_config("", "SNAPSHOT");
+    wrong_config("[store\nurl = 1\n", "  p.toml:1: not TOML: unclosed table, expected `]`");
+    wrong_config(
+        "",
+        "  p.toml:1: `route` missing: a relay needs at least one `[[route]]`\n  \
+         p.toml:1: `store` missing: say where the messages are, such as `[store]` with `url = \"sqlite:app.db\"`",
+    );
 }
 
 #[test]
@@ -91,43 +96,101 @@ fn a_file_that_is_no_database() {
     let workplace = Workplace::new();
     workplace
         .write("app.db", "This is a shopping list, and a rather long one, so that it has more than a header's size.");
-    refused(&workplace, &["status", "--store", "sqlite:app.db"], 3, "SNAPSHOT1");
-    refused(&workplace, &enqueue("sqlite:app.db", "{}"), 3, "SNAPSHOT2");
-    refused(&workplace, &["migrate", "up", "--store", "sqlite:app.db"], 3, "SNAPSHOT3");
+    refused(
+        &workplace,
+        &["status", "--store", "sqlite:app.db"],
+        3,
+        "error: open the database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+    );
+    refused(
+        &workplace,
+        &enqueue("sqlite:app.db", "{}"),
+        3,
+        "error: enqueue (file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+    );
+    refused(
+        &workplace,
+        &["migrate", "up", "--store", "sqlite:app.db"],
+        3,
+        "error: migrate (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+    );
 }
 
 #[test]
 fn a_directory_instead_of_a_file() {
     let workplace = Workplace::new();
-    refused(&workplace, &["status", "--store", "sqlite:."], 3, "SNAPSHOT1");
+    refused(
+        &workplace,
+        &["status", "--store", "sqlite:."],
+        3,
+        "error: open the database (code: 14, file: .)\n  because: unable to open database file: .\n  because: Error code 14: unable to open database file",
+    );
     workplace.write("p.toml", format!("[store]\nurl = \"sqlite:.\"\n{ROUTE}"));
-    refused(&workplace, &["run", "--config", "p.toml"], 3, "SNAPSHOT2");
+    refused(
+        &workplace,
+        &["run", "--config", "p.toml"],
+        3,
+        "error: open the database (code: 14, file: .)\n  because: unable to open database file: .\n  because: Error code 14: unable to open database file",
+    );
 }
 
 #[test]
 fn a_destination_that_cannot_be_opened() {
     let workplace = Workplace::new();
     workplace.write("p.toml", format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"file:gone/a.ndjson\"\n"));
-    refused(&workplace, &["run", "--config", "p.toml"], 1, "SNAPSHOT");
+    refused(
+        &workplace,
+        &["run", "--config", "p.toml"],
+        2,
+        "error: the destination of the route `a` cannot be opened\n  because: open the file to write messages to (path: gone/a.ndjson)\n  because: No such file or directory (os error 2)",
+    );
 }
 
 #[test]
-fn a_schema_that_is_missing_newer_or_altered() {
+fn a_schema_that_is_missing() {
     let workplace = Workplace::new();
+    Connection::open(workplace.path("app.db")).unwrap().execute_batch("CREATE TABLE orders (id)").unwrap();
+    refused(
+        &workplace,
+        &["status", "--store", "sqlite:app.db"],
+        4,
+        "error: the schema is missing; run the migrations, or let the store do it (prefix: postrider_, version: 0, \
+         needed: 1, file: app.db)",
+    );
+    refused(
+        &workplace,
+        &enqueue("sqlite:app.db", "{}"),
+        4,
+        "error: enqueue: the log table is missing; run the migrations first (table: postrider_log, file: DIR/app.db)\n  \
+         because: no such table: postrider_log\n  because: Error code 1: SQL logic error",
+    );
+}
+
+#[test]
+fn a_schema_that_was_altered() {
+    let workplace = Workplace::new();
+    workplace.migrated();
     let path = workplace.path("app.db");
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE orders (id)").unwrap();
-    refused(&workplace, &["status", "--store", "sqlite:app.db"], 4, "SNAPSHOT1");
-    refused(&workplace, &enqueue("sqlite:app.db", "{}"), 4, "SNAPSHOT2");
-    migrations::up(&path, &Sqlite::default()).unwrap();
-    let connection = Connection::open(&path).unwrap();
-    connection.execute_batch("UPDATE postrider_migration SET checksum = 'x'").unwrap();
-    refused(&workplace, &["migrate", "status", "--store", "sqlite:app.db"], 4, "SNAPSHOT3");
-    connection
-        .execute_batch("INSERT INTO postrider_migration (version, name, checksum) VALUES (999, 'x', 'y')")
-        .unwrap();
-    refused(&workplace, &["status", "--store", "sqlite:app.db"], 4, "SNAPSHOT4");
+    let expected = migrations::status(&path, &Sqlite::default()).unwrap()[0].checksum.clone();
+    Connection::open(&path).unwrap().execute_batch("UPDATE postrider_migration SET checksum = 'x'").unwrap();
+    let message = format!(
+        "error: a migration was applied with another text; restore the database or the program that made it \
+         (version: 1, checksum: x, expected: {expected}, file: app.db)"
+    );
+    refused(&workplace, &["migrate", "status", "--store", "sqlite:app.db"], 4, &message);
+}
+
+#[test]
+fn a_schema_that_is_newer() {
+    let workplace = Workplace::new();
+    workplace.migrated();
+    let newer = "INSERT INTO postrider_migration (version, name, checksum) VALUES (999, 'x', 'y')";
+    Connection::open(workplace.path("app.db")).unwrap().execute_batch(newer).unwrap();
     workplace.write("p.toml", format!("{STORE}{ROUTE}"));
-    refused(&workplace, &["run", "--config", "p.toml"], 4, "SNAPSHOT5");
+    let message = "error: the schema is newer than this program; use a newer Postrider (version: 999, supported: 1, file: app.db)";
+    for arguments in [["status", "--store", "sqlite:app.db"], ["run", "--config", "p.toml"]] {
+        refused(&workplace, &arguments, 4, message);
+    }
 }
 
 #[test]
@@ -135,8 +198,18 @@ fn a_read_only_database() {
     let workplace = Workplace::new();
     workplace.migrated();
     let store = "sqlite:file:app.db?mode=ro";
-    refused(&workplace, &["status", "--store", store], 4, "SNAPSHOT1");
-    refused(&workplace, &enqueue(store, "{}"), 4, "SNAPSHOT2");
+    refused(
+        &workplace,
+        &["status", "--store", store],
+        4,
+        "error: the database is read-only: check the permissions of the file and its folder (file: file:app.db?mode=ro)",
+    );
+    refused(
+        &workplace,
+        &enqueue(store, "{}"),
+        4,
+        "error: enqueue (code: 8, file: DIR/app.db)\n  because: attempt to write a readonly database\n  because: Error code 8: attempt to write a readonly database",
+    );
 }
 
 #[test]
@@ -165,7 +238,12 @@ fn an_oversized_or_invalid_message() {
 fn a_route_that_is_not_there() {
     let workplace = Workplace::new();
     workplace.migrated();
-    refused(&workplace, &["route", "pause", "gone", "--store", "sqlite:app.db"], 1, "SNAPSHOT");
+    refused(
+        &workplace,
+        &["route", "pause", "gone", "--store", "sqlite:app.db"],
+        1,
+        "error: there is no such route or replay (route: gone)",
+    );
 }
 
 fn enqueue<'a>(store: &'a str, payload: &'a str) -> [&'a str; 9] {

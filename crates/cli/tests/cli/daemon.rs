@@ -63,7 +63,7 @@ fn a_second_signal_ends_a_drain_that_hangs() {
     let log = std::fs::File::create(workplace.path("hang.log")).unwrap();
     let mut daemon = Daemon::around(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
     let told = |what: &str| std::fs::read_to_string(workplace.path("hang.log")).unwrap().contains(what);
-    wait_until("the lane is owned", || told("lane acquired"));
+    wait_until("the pipe is full", || daemon.output_waiting() > 60_000);
     daemon.signal(Signal::TERM);
     wait_until("it drains", || told("draining"));
     daemon.signal(Signal::TERM);

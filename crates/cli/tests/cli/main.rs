@@ -1,6 +1,8 @@
 //! The real binary, end to end: what it prints and how it exits, and what it loses (nothing) when it is killed, stopped,
 //! continued and drained.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
 mod bad_input;
 mod commands;
 mod daemon;

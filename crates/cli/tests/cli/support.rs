@@ -134,6 +134,11 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// How many bytes of its standard output nobody has read.
+    pub(crate) fn output_waiting(&self) -> u64 {
+        rustix::io::ioctl_fionread(self.child.stdout.as_ref().expect("a pipe")).unwrap()
+    }
+
     /// Kills it with SIGKILL.
     pub(crate) fn kill(mut self) {
         assert!(self.child.try_wait().unwrap().is_none(), "it was alive until now");
