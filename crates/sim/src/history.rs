@@ -602,9 +602,6 @@ impl Sim {
     }
 
     fn make_peace(self: &Arc<Self>) {
-        for route in lock(&self.store).routes.values_mut() {
-            route.paused = false;
-        }
         let alive = lock(&self.nodes).iter().filter(|life| life.alive).count();
         if alive == 0 {
             self.start_node();
@@ -612,8 +609,11 @@ impl Sim {
         self.sweep();
     }
 
-    /// In peace an operator gives up on what is dead, so that everything can come to rest.
+    /// In peace an operator resumes what is paused and gives up on what is dead, so that everything can come to rest.
     fn sweep(self: &Arc<Self>) {
+        for route in lock(&self.store).routes.values_mut() {
+            route.paused = false;
+        }
         let dead: HashMap<(Arc<str>, u64), MessageId> = {
             let store = lock(&self.store);
             let rows = store.routes.iter().flat_map(|(name, route)| route.parked.iter().map(move |row| (name, row)));

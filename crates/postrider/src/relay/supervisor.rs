@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error, Result,
-    lease::{LaneId, Lease, Node, NodeId, Roster, RouteSpec},
+    lease::{LaneId, LaneStanding, Lease, Node, Roster, RouteSpec},
     log::Log,
 };
 use tokio::sync::{mpsc, watch};
@@ -141,14 +141,26 @@ impl Supervisor {
         let valid_until = self.valid_until(sent_at);
         let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
         self.order(&roster, &share, valid_until);
-        for lane in share {
-            // Also one that is ours without our knowing it: the answer to an earlier acquire was lost.
-            let takeable = |owner: Option<NodeId>| owner.is_none_or(|owner| owner == self.node.id);
-            let free = roster.lanes.iter().any(|standing| standing.lane == lane && takeable(standing.owner));
-            if free && !self.running.contains_key(&lane) {
-                self.acquire(&roster, lane).await;
+        if stopping {
+            return; // what we own without knowing it is given back by saying goodbye
+        }
+        for standing in roster.lanes {
+            // A lane can be ours without our knowing it: the answer to an earlier acquire was lost. If it is not to be
+            // ours, it must be given back, because our heartbeats keep it from everybody else.
+            let ours = standing.owner == Some(self.node.id);
+            let wanted = share.contains(&standing.lane);
+            if self.running.contains_key(&standing.lane) || !(ours || (wanted && standing.owner.is_none())) {
+                continue;
+            }
+            let sent_at = self.context.now();
+            match self.context.log.acquire(&standing.lane, &self.node).await {
+                Ok(Some(lease)) if wanted => self.start(standing, Arc::new(lease), self.valid_until(sent_at)),
+                Ok(Some(lease)) => self.to_release.push(Arc::new(lease)),
+                Ok(None) => {}
+                Err(error) => self.context.failed("acquire", &error),
             }
         }
+        self.give_back().await;
     }
 
     fn valid_until(&self, sent_at: Tick) -> Tick {
@@ -171,23 +183,20 @@ impl Supervisor {
         }
     }
 
-    async fn acquire(&mut self, roster: &Roster, lane: LaneId) {
-        let Some(standing) = roster.lanes.iter().find(|standing| standing.lane == lane) else { return };
-        let Some(route) = self.routes.get(&standing.served_by).cloned() else { return };
-        let sent_at = self.context.now();
-        let lease = match self.context.log.acquire(&lane, &self.node).await {
-            Ok(Some(lease)) => Arc::new(lease),
-            Ok(None) => return,
-            Err(error) => return self.context.failed("acquire", &error),
-        };
+    fn start(&mut self, standing: LaneStanding, lease: Arc<Lease>, valid_until: Tick) {
+        let LaneStanding { lane, served_by, paused, .. } = standing;
+        let Some(route) = self.routes.get(&served_by).cloned() else { return };
         self.context.observer.observe(&Event::LaneAcquired { lane: &lane, epoch: lease.epoch });
-        let valid_until = self.valid_until(sent_at);
-        let orders = Orders { valid_until, paused: standing.paused, leave: false, fenced: false };
-        let (sender, receiver) = watch::channel(orders);
-        let driver =
-            LaneDriver { context: Arc::clone(&self.context), route, lease: Arc::clone(&lease), orders: receiver, settlements: 0 };
+        let (orders, receiver) = watch::channel(Orders { valid_until, paused, leave: false, fenced: false });
+        let driver = LaneDriver {
+            context: Arc::clone(&self.context),
+            route,
+            lease: Arc::clone(&lease),
+            orders: receiver,
+            settlements: 0,
+        };
         let report = Report { lane: lane.clone(), ended: Ended::Crashed, sender: self.ended_sender.clone() };
-        self.running.insert(lane, Running { lease, orders: sender });
+        self.running.insert(lane, Running { lease, orders });
         self.count_lanes();
         self.context.runtime.spawn(Box::pin(report.watch(driver)));
     }
