@@ -148,7 +148,8 @@ impl Stage {
             self.service_kills.happened(committed);
             self.run.service_kills += 1;
         }
-        if self.relay_kills.is_due(self.delivered) && self.kill_relay()? {
+        let all_delivered = self.delivered >= self.quotas.iter().sum();
+        if !all_delivered && self.relay_kills.is_due(self.delivered) && self.kill_relay()? {
             self.relay_kills.happened(self.delivered);
             self.run.relay_kills += 1;
         }

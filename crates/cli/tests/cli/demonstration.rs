@@ -39,6 +39,13 @@ fn the_smallest_demonstration_works() {
 }
 
 #[test]
+fn nobody_is_killed_when_the_work_is_done() {
+    // The one order is committed before anything could be seen to move, and delivered when it is.
+    let verdict = demo(&Workplace::new(), &["--orders", "1", "--kills", "12", "--keys", "1"]);
+    assert_eq!((count(&verdict, "committed"), count(&verdict, "kills")), (1, 0));
+}
+
+#[test]
 fn more_kills_than_work_are_not_made_up() {
     let verdict = demo(&Workplace::new(), &["--orders", "3", "--kills", "50", "--keys", "2"]);
     assert_eq!(count(&verdict, "committed"), 3);
