@@ -182,7 +182,8 @@ pub trait Log: Send + Sync {
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>>;
 
     /// Reads on behind `after`: only records that match the lease's reader and lane, in commit-safe order. A store need
-    /// not check the epoch here: what a stale owner reads it may not settle.
+    /// not check the epoch here (what a stale owner reads it may not settle), except that a lease from before a fail-over
+    /// is always `Fenced`: its cursor may count commits that do not exist any more.
     fn read<'a>(&'a self, lease: &'a Lease, after: &'a Cursor, limit: PageLimit) -> BoxFuture<'a, Result<Page>>;
 
     /// Parked rows of this lane that may run now, by the store's clock. A stale owner is answered `Fenced`: the rows that

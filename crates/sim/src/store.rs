@@ -131,6 +131,8 @@ pub struct Store {
     pub stale_writes: u64,
     /// What was parked as dead, with its route and cause, for the checks.
     pub verdicts: Vec<(Arc<str>, MessageId, u32, Cause)>,
+    /// Leases with a lower epoch are from before a fail-over.
+    void_before: u64,
     /// Lanes that were taken although their last owner had not given them back.
     pub takeovers: u64,
     /// Highest epoch that ever wrote, per lane.
@@ -305,6 +307,9 @@ impl Store {
     /// `Log::read`.
     pub fn read(&self, lease: &Lease, after: &Cursor, limit: PageLimit) -> Result<Page> {
         let route = self.routes.get(&lease.lane.route).ok_or_else(Error::fenced)?;
+        if lease.epoch.0 < self.void_before {
+            return Err(Error::fenced());
+        }
         let id_cursor = self.plant == StorePlant::IdCursor;
         let mut place = decode(after);
         let visible_to = self.commits.min(route.until.unwrap_or(u64::MAX));
@@ -619,6 +624,7 @@ impl Store {
             lane.owner = None;
         }
         self.written.clear();
+        self.void_before = now;
     }
 }
 

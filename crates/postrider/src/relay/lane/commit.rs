@@ -124,11 +124,15 @@ impl Lane {
         let mut settlement = Settlement { remove: std::mem::take(&mut self.remove), ..Settlement::default() };
         let mut parking = Vec::new();
         let mut slots = self.window.count_done(&self.entries);
+        let stalled_before = std::mem::take(&mut self.stalled);
         while let Some(e) = self.window.get(slots) {
             match self.pass(now, e) {
                 Pass::Stop => break,
                 Pass::Limit(limit) => {
-                    self.note_stall(e, limit);
+                    self.stalled = true;
+                    if !stalled_before || slots > 0 {
+                        self.notes.push(Note::Stalled { record: self.entries.record(e).clone(), limit });
+                    }
                     break;
                 }
                 Pass::Done => {}
@@ -149,7 +153,6 @@ impl Lane {
         if advance.is_none() && settlement.change.is_empty() && settlement.remove.is_empty() {
             return false; // nothing can move yet; the next outcome will say so
         }
-        self.stalled &= slots == 0;
         self.counts.commits += 1;
         settlement.number = self.counts.commits;
         let commit = Arc::new(Commit { advance, settlement });
@@ -232,13 +235,6 @@ impl Lane {
         }
         let sent = |e: u32| matches!(self.entries[e].state, State::InFlight | State::Done);
         (slots..).map_while(|i| self.window.get(i)).take_while(|&e| sent(e)).count()
-    }
-
-    fn note_stall(&mut self, e: u32, limit: &'static str) {
-        if !self.stalled {
-            self.stalled = true;
-            self.notes.push(Note::Stalled { record: self.entries.record(e).clone(), limit });
-        }
     }
 
     /// The commit that was under way has been answered.
