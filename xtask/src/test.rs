@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that has to run, on a machine that has nothing but Rust; and `cargo xtask sim`.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
@@ -43,6 +45,9 @@ fn demonstration(quick: bool) -> Result<()> {
     for name in ["lost", "ghosts", "out_of_order"] {
         ensure!(verdict[name] == 0, "the demonstration found {name}: {}", verdict[name]);
     }
+    // After a good run nobody will look at its files.
+    let dir = verdict["dir"].as_str().context("the demonstration does not say where its files are")?;
+    fs::remove_dir_all(dir).with_context(|| format!("remove {dir}"))?;
     Ok(())
 }
 
