@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use std::{borrow::Cow, sync::Arc};
-//! use postrider::{Message, Outbox, Relay, Route, handler::Handler, memory::MemoryStore};
+//! use postrider::{Message, Outbox, Relay, Route, handler::Handler, memory::{Memory, MemoryStore}};
 //!
 //! #[derive(serde::Serialize)]
 //! struct OrderPlaced { order: String }
@@ -18,12 +18,12 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> postrider::Result<()> {
 //! let store = MemoryStore::new();
-//! let outbox = Outbox::new(store.dialect());
+//! let outbox = Outbox::new(Memory);
 //!
 //! // In the application: the message commits with the data, or not at all.
 //! let mut tx = store.begin();
 //! outbox.enqueue(&mut tx, &OrderPlaced { order: "4711".into() })?;
-//! tx.commit()?;
+//! tx.commit();
 //!
 //! // Beside it, or in a process of its own: the relay.
 //! let (sender, mut arrived) = tokio::sync::mpsc::unbounded_channel();

@@ -4,11 +4,11 @@
 //! [`Enlist`](postrider_core::enlist::Enlist)s with the outbox's store. A pool or a connection does not compile.
 //!
 //! ```compile_fail,E0277
-//! # use postrider::{Outbox, Message, memory::MemoryStore};
+//! # use postrider::{Outbox, Message, memory::{Memory, MemoryStore}};
 //! # #[derive(serde::Serialize)] struct Ping;
 //! # impl Message for Ping { const NAME: &'static str = "ping"; }
 //! let mut store = MemoryStore::new();
-//! let outbox = Outbox::new(store.dialect());
+//! let outbox = Outbox::new(Memory);
 //! outbox.enqueue(&mut store, &Ping); // `MemoryStore` is not a transaction that the outbox of `Memory` can join
 //! ```
 

@@ -103,7 +103,9 @@ impl Publisher for SimPublisher {
             late = lock(&sim.random).below(2 * sim.scenario.publish_timeout);
         }
         if there + late + back >= sim.scenario.publish_timeout * 9 / 10 {
-            outcomes.iter_mut().for_each(|outcome| *outcome = Outcome::Unknown(Cause::new("late", "answered too late")));
+            outcomes
+                .iter_mut()
+                .for_each(|outcome| *outcome = Outcome::Unknown(Cause::new("late", "answered too late")));
         }
         {
             let mut tracker = lock(&sim.tracker);

@@ -109,7 +109,14 @@ impl Tracker {
     ///
     /// # Panics
     /// If it must not be.
-    pub fn publish_begins(&mut self, store: &Store, scenario: &Scenario, node: NodeId, route: &Arc<str>, batch: &[RecordRef]) {
+    pub fn publish_begins(
+        &mut self,
+        store: &Store,
+        scenario: &Scenario,
+        node: NodeId,
+        route: &Arc<str>,
+        batch: &[RecordRef],
+    ) {
         self.clock_max = self.clock_max.max(store.now);
         let mut keys = HashSet::new();
         for record in batch {
@@ -160,7 +167,10 @@ impl Tracker {
             *self.died.entry(passage.clone()).or_default() |= expired;
             if expired {
                 let at = store.rows[row_of(*id)].envelope.expires_at.expect("it has one").as_micros().cast_unsigned();
-                assert!(at <= self.clock_max.max(store.now) + scenario.clock_slack, "{id} of {route} expired too early");
+                assert!(
+                    at <= self.clock_max.max(store.now) + scenario.clock_slack,
+                    "{id} of {route} expired too early"
+                );
                 continue;
             }
             let rejections = self.rejections.get(&passage).copied().unwrap_or(0);
@@ -242,7 +252,13 @@ impl Tracker {
                 passage.0,
                 store.rows[row_of(passage.1)].ending
             );
-            assert!(parked.is_none(), "stuck: {} of {} is parked for ever: {:?}", passage.1, passage.0, store.routes[&passage.0].parked);
+            assert!(
+                parked.is_none(),
+                "stuck: {} of {} is parked for ever: {:?}",
+                passage.1,
+                passage.0,
+                store.routes[&passage.0].parked
+            );
         }
         self.totals.delivered += first.len() as u64;
         self.totals.duplicates += duplicates;
@@ -272,7 +288,8 @@ impl Tracker {
             for (index, row) in store.rows.iter().enumerate() {
                 let Ending::Committed(commit) = row.ending else { continue };
                 let passage = (Arc::clone(name), row.envelope.id);
-                let released = self.died.get(&passage).is_some_and(|expired| *expired || scenario.on_dead == OnDead::Continue);
+                let released =
+                    self.died.get(&passage).is_some_and(|expired| *expired || scenario.on_dead == OnDead::Continue);
                 let exempt = row.envelope.deliver_at.is_some() || self.discarded.contains(&passage) || released;
                 let Some(place) = first.get(&passage).filter(|_| !exempt) else { continue };
                 if is_total(&route.reader) {
@@ -285,7 +302,10 @@ impl Tracker {
             for (place, enqueued_after, _, later) in &all {
                 let before = |other: &&(usize, u64, u64, usize)| other.2 < *enqueued_after && other.0 > *place;
                 let wrong = all.iter().find(before).map(|other| other.3);
-                assert!(wrong.is_none(), "order: row {later} of {name} came before {wrong:?}, committed before it began");
+                assert!(
+                    wrong.is_none(),
+                    "order: row {later} of {name} came before {wrong:?}, committed before it began"
+                );
             }
             for (key, mut rows) in lines {
                 rows.sort_unstable();

@@ -102,7 +102,11 @@ impl Scenario {
         let outages = (0..random.below(3))
             .map(|_| {
                 let from = random.below(trouble_until);
-                (usize::try_from(random.below(routes.len() as u64)).expect("small"), from, from + random.below(2_500_000))
+                (
+                    usize::try_from(random.below(routes.len() as u64)).expect("small"),
+                    from,
+                    from + random.below(2_500_000),
+                )
             })
             .collect();
         let small = |random: &mut Random, low, high| u32::try_from(random.between(low, high)).expect("small");
@@ -187,6 +191,15 @@ pub struct Outcome {
     pub trace: u64,
 }
 
+/// Also a history that ends in a panic is cleared away.
+struct EndOfWorld(World);
+
+impl Drop for EndOfWorld {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Runs one seed.
 ///
 /// # Panics
@@ -211,6 +224,7 @@ pub fn run(seed: u64, plant: Plant) -> Outcome {
         fail_overs_done: Mutex::new(0),
         lanes_in_force: Mutex::new(0),
     });
+    let _end = EndOfWorld(sim.world.clone());
     sim.schedule();
     let peace = sim.scenario.trouble_until;
     sim.world.run(peace, || false);
@@ -439,11 +453,8 @@ impl Sim {
     fn route(&self, name: &str, topics: &str, publisher: SimPublisher) -> Route {
         let scenario = &self.scenario;
         let lanes = if name == "main" { scenario.lanes[*lock(&self.lanes_in_force)] } else { 1 };
-        let backoff = Backoff::Exponential {
-            first: Duration::from_millis(30),
-            factor: 2.0,
-            max: Duration::from_millis(400),
-        };
+        let backoff =
+            Backoff::Exponential { first: Duration::from_millis(30), factor: 2.0, max: Duration::from_millis(400) };
         let micros = Duration::from_micros;
         let route = Route::new(name, publisher)
             .topics([topics])

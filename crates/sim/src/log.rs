@@ -105,7 +105,13 @@ impl Sim {
 
 impl Log for SimLog {
     fn capabilities(&self) -> StoreCapabilities {
-        StoreCapabilities { name: "simulated", durable: true, shared: true, concurrent_writers: true, savepoints: false }
+        StoreCapabilities {
+            name: "simulated",
+            durable: true,
+            shared: true,
+            concurrent_writers: true,
+            savepoints: false,
+        }
     }
 
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
@@ -118,7 +124,9 @@ impl Log for SimLog {
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
         let (node, clock) = (node.clone(), self.clock());
-        self.call(self.sim.describe(|| format!("heartbeat {:?}", node.id)), move |store| Ok(store.heartbeat(&node, clock(store))))
+        self.call(self.sim.describe(|| format!("heartbeat {:?}", node.id)), move |store| {
+            Ok(store.heartbeat(&node, clock(store)))
+        })
     }
 
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {
@@ -130,37 +138,52 @@ impl Log for SimLog {
 
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>> {
         let (lane, node, clock) = (lane.clone(), node.clone(), self.clock());
-        self.call(self.sim.describe(|| format!("acquire {lane} {:?}", node.id)), move |store| Ok(store.acquire(&lane, &node, clock(store))))
+        self.call(self.sim.describe(|| format!("acquire {lane} {:?}", node.id)), move |store| {
+            Ok(store.acquire(&lane, &node, clock(store)))
+        })
     }
 
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
         let lease = lease.clone();
-        self.call(self.sim.describe(|| format!("resume {} {:?}", lease.lane, lease.epoch)), move |store| store.resume(&lease))
+        self.call(self.sim.describe(|| format!("resume {} {:?}", lease.lane, lease.epoch)), move |store| {
+            store.resume(&lease)
+        })
     }
 
     fn read<'a>(&'a self, lease: &'a Lease, after: &'a Cursor, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
         let (lease, after) = (lease.clone(), after.clone());
-        self.call(self.sim.describe(|| format!("read {} {:?}", lease.lane, lease.epoch)), move |store| store.read(&lease, &after, limit))
+        self.call(self.sim.describe(|| format!("read {} {:?}", lease.lane, lease.epoch)), move |store| {
+            store.read(&lease, &after, limit)
+        })
     }
 
     fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>> {
         let lease = lease.clone();
-        self.call(self.sim.describe(|| format!("due {} {:?}", lease.lane, lease.epoch)), move |store| store.due(&lease, limit))
+        self.call(self.sim.describe(|| format!("due {} {:?}", lease.lane, lease.epoch)), move |store| {
+            store.due(&lease, limit)
+        })
     }
 
     fn settle<'a>(&'a self, lease: &'a Lease, settlement: &'a Settlement) -> BoxFuture<'a, Result<()>> {
         let (lease, settlement) = (lease.clone(), settlement.clone());
-        self.call(self.sim.describe(|| format!("settle {} {:?} {settlement:?}", lease.lane, lease.epoch)), move |store| store.settle(&lease, &settlement))
+        self.call(
+            self.sim.describe(|| format!("settle {} {:?} {settlement:?}", lease.lane, lease.epoch)),
+            move |store| store.settle(&lease, &settlement),
+        )
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
         let lease = lease.clone();
-        self.call(self.sim.describe(|| format!("release {} {:?}", lease.lane, lease.epoch)), move |store| store.release(&lease))
+        self.call(self.sim.describe(|| format!("release {} {:?}", lease.lane, lease.epoch)), move |store| {
+            store.release(&lease)
+        })
     }
 
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {
         let lease = lease.clone();
-        self.call(self.sim.describe(|| format!("finish {} {:?}", lease.lane, lease.epoch)), move |store| store.finish(&lease))
+        self.call(self.sim.describe(|| format!("finish {} {:?}", lease.lane, lease.epoch)), move |store| {
+            store.finish(&lease)
+        })
     }
 
     fn purge(&self, retention: Retention) -> BoxFuture<'_, Result<u64>> {

@@ -95,7 +95,8 @@ fn run(seeds: u64, from: u64, plant: Plant, threads: u64) -> ExitCode {
         println!("seed {seed}: {text}");
     }
     let totals = totals.into_inner().expect("not poisoned");
-    let Totals { committed, delivered, duplicates, disturbances, dead, stale_writes, replayed, purged, upheavals } = totals;
+    let Totals { committed, delivered, duplicates, disturbances, dead, stale_writes, replayed, purged, upheavals } =
+        totals;
     println!(
         "{seeds} seeds in {:.1} s: {committed} committed, {delivered} delivered, {duplicates} duplicates, {dead} given up, \
          {replayed} replayed, {purged} purged; {disturbances} crashes, pauses and drains, {upheavals} fail-overs and lane \
@@ -116,7 +117,7 @@ fn attempt(seed: u64, plant: Plant) -> Result<Totals, String> {
         })
     };
     let outcome = once()?;
-    if seed % 100 == 0 && once()?.trace != outcome.trace {
+    if seed.is_multiple_of(100) && once()?.trace != outcome.trace {
         return Err("the same seed gave another history".to_owned());
     }
     Ok(outcome.totals)
@@ -127,7 +128,9 @@ fn plants(seeds: u64) -> ExitCode {
     for (name, plant) in ALL {
         let found = (1..=seeds).find_map(|seed| attempt(seed, *plant).err().map(|text| (seed, text)));
         match found {
-            Some((seed, text)) => println!("{name:<28} found by seed {seed}: {}", text.chars().take(110).collect::<String>()),
+            Some((seed, text)) => {
+                println!("{name:<28} found by seed {seed}: {}", text.chars().take(110).collect::<String>());
+            }
             None => {
                 missed += 1;
                 println!("{name:<28} NOT FOUND in {seeds} seeds");

@@ -192,7 +192,11 @@ impl Store {
             if route.lanes.len() != spec.lanes as usize {
                 let epoch = route.lanes.iter().map(|lane| lane.epoch).max().unwrap_or(0) + 1;
                 let least = if self.plant == StorePlant::GreatestCursor {
-                    route.lanes.iter().map(|lane| lane.place).max_by_key(|place| (place.base, place.target, place.after))
+                    route
+                        .lanes
+                        .iter()
+                        .map(|lane| lane.place)
+                        .max_by_key(|place| (place.base, place.target, place.after))
                 } else {
                     least(route.lanes.iter().map(|lane| lane.place))
                 };
@@ -209,7 +213,8 @@ impl Store {
         self.nodes.retain(|_, (_, until)| *until > now);
         let mut lanes = Vec::new();
         for (name, route) in &mut self.routes {
-            let served_by = route.reader.replay.as_ref().map_or_else(|| Arc::clone(name), |replay| Arc::clone(&replay.of));
+            let served_by =
+                route.reader.replay.as_ref().map_or_else(|| Arc::clone(name), |replay| Arc::clone(&replay.of));
             for (number, lane) in (0..).zip(&mut route.lanes) {
                 if lane.owner == Some(node.id) {
                     lane.expires_at = clock + life;
@@ -223,7 +228,8 @@ impl Store {
                 });
             }
         }
-        let paused: BTreeSet<_> = self.routes.iter().filter(|(_, r)| r.paused).map(|(name, _)| Arc::clone(name)).collect();
+        let paused: BTreeSet<_> =
+            self.routes.iter().filter(|(_, r)| r.paused).map(|(name, _)| Arc::clone(name)).collect();
         for lane in &mut lanes {
             lane.paused |= paused.contains(&lane.served_by);
         }

@@ -104,7 +104,13 @@ impl World {
     pub fn kill(&self, owner: Owner) {
         let mut inner = lock(&self.inner);
         inner.owners[owner].alive = false;
-        let dead: Vec<_> = inner.tasks.iter_mut().flatten().filter(|task| task.owner == owner).filter_map(|task| task.future.take()).collect();
+        let dead: Vec<_> = inner
+            .tasks
+            .iter_mut()
+            .flatten()
+            .filter(|task| task.owner == owner)
+            .filter_map(|task| task.future.take())
+            .collect();
         drop(inner); // dropping futures may wake others
         drop(dead);
     }
@@ -187,6 +193,16 @@ impl World {
                 waker.wake();
             }
         }
+    }
+
+    /// Drops every task. They hold on to the world and the world to them, so a history must be ended.
+    pub fn end(&self) {
+        let mut inner = lock(&self.inner);
+        inner.owners.iter_mut().for_each(|owner| owner.alive = false);
+        let tasks = std::mem::take(&mut inner.tasks);
+        let wakers = std::mem::take(&mut inner.wakers);
+        drop(inner); // dropping a task may need the world
+        drop((tasks, wakers));
     }
 
     /// How many polls there have been: a part of the trace of a history.

@@ -6,10 +6,10 @@
 //!
 //! | module | step |
 //! |---|---|
-//! | [`supervisor`] | heartbeat, taking and leaving lanes, retention |
-//! | [`balance`] | which node should own which lane |
-//! | [`driver`] | one lane on a real store and publisher: read, publish, settle |
-//! | [`lane`] | what the driver does next, as a pure state machine |
+//! | `supervisor` | heartbeat, taking and leaving lanes, retention |
+//! | `balance` | which node should own which lane |
+//! | `driver` | one lane on a real store and publisher: read, publish, settle |
+//! | `lane` | what the driver does next, as a pure state machine |
 //! | [`events`] | everything that a relay tells |
 
 mod balance;

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use postrider_core::{
-    BoxFuture, Result,
+    BoxFuture,
     lease::{Order, RouteSpec, Start},
     log::RecordRef,
     parked::Cause,
@@ -45,7 +45,8 @@ pub(crate) type DeadLetterHook = Arc<dyn Fn(DeadLetter) -> BoxFuture<'static, ()
 pub struct Route {
     pub(crate) name: Arc<str>,
     pub(crate) publisher: Arc<dyn Publisher>,
-    topics: Result<TopicFilter>,
+    topics: TopicFilter,
+    topics_problem: Option<String>,
     order: Order,
     lanes: u32,
     start: Start,
@@ -84,7 +85,8 @@ impl Route {
         Self {
             name: name.into(),
             publisher,
-            topics: Ok(TopicFilter::all()),
+            topics: TopicFilter::all(),
+            topics_problem: None,
             order: Order::default(),
             lanes: 1,
             start: Start::default(),
@@ -115,7 +117,10 @@ impl Route {
 
     /// Which topics: exact, or with `*` for one segment and a last `**` for the rest. Default all.
     pub fn topics<P: AsRef<str>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
-        self.topics = TopicFilter::new(patterns);
+        match TopicFilter::new(patterns) {
+            Ok(topics) => (self.topics, self.topics_problem) = (topics, None),
+            Err(error) => self.topics_problem = Some(error.to_string()),
+        }
         self
     }
 
@@ -249,8 +254,8 @@ impl Route {
             check(false, error.to_string());
         }
         check(!self.name.contains('#'), "`#` is reserved for replays".to_owned());
-        if let Err(error) = &self.topics {
-            check(false, error.to_string());
+        if let Some(problem) = &self.topics_problem {
+            check(false, problem.clone());
         }
         if let Err(error) = self.retry.check() {
             check(false, error.to_string());
@@ -284,16 +289,14 @@ impl Route {
         problems
     }
 
-    pub(crate) fn spec(&self) -> Result<RouteSpec> {
-        Ok(RouteSpec {
+    pub(crate) fn spec(&self) -> RouteSpec {
+        RouteSpec {
             name: Arc::clone(&self.name),
-            topics: TopicFilter::new(
-                self.topics.as_ref().map_or(&[][..], |filter| filter.patterns()).iter().map(|p| p.as_str()),
-            )?,
+            topics: self.topics.clone(),
             order: self.order,
             lanes: self.lanes,
             start: self.start,
-        })
+        }
     }
 
     pub(crate) fn lane_options(&self, rate: Option<u32>, seed: u64, plant: Plant) -> LaneOptions {

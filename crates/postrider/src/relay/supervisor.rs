@@ -117,7 +117,7 @@ impl Supervisor {
 
     /// Waits out an unreachable store; refuses to start on one that will never do.
     async fn register(&self) -> Result<()> {
-        let specs = self.routes.values().map(|route| route.spec()).collect::<Result<Vec<RouteSpec>>>()?;
+        let specs: Vec<RouteSpec> = self.routes.values().map(|route| route.spec()).collect();
         loop {
             match self.context.log.register(&self.node, &specs).await {
                 Ok(()) => return Ok(()),

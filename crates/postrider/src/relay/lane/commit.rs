@@ -89,8 +89,15 @@ impl Lane {
     /// room: it counts the rows that it parks itself, but nobody tells it of those that were discarded.
     pub(crate) fn recounted(&mut self, now: Tick, blocked: &[BlockedKey]) {
         self.control = Control::Idle;
+        if !self.change.is_empty() || !self.remove.is_empty() {
+            self.recount_at = now; // rows were changed here while the store was counting
+            return;
+        }
         let rows: HashMap<KeyHash, u32> = blocked.iter().map(|blocked| (blocked.key, blocked.rows)).collect();
         for l in self.lines.all() {
+            if self.lines[l].barrier != NIL || self.lines[l].loaded > 0 {
+                continue; // being worked on; what is known here is newer
+            }
             let stored = rows.get(&self.lines[l].key).copied().unwrap_or(0);
             self.lines.set_rows(l, stored);
             if stored == 0 {
@@ -138,7 +145,7 @@ impl Lane {
                 Pass::Done => {}
                 Pass::Park(parked) => {
                     parking.push(e);
-                    self.park(now, e, parked, &mut settlement);
+                    self.park(e, parked, &mut settlement);
                 }
             }
             slots += 1;
@@ -208,7 +215,7 @@ impl Lane {
         }
     }
 
-    fn park(&mut self, now: Tick, e: u32, parked: Parked, settlement: &mut Settlement) {
+    fn park(&mut self, e: u32, parked: Parked, settlement: &mut Settlement) {
         let l = self.entries[e].line;
         if self.entries[e].state == State::Waiting {
             self.lines.unlink(&mut self.entries, l, e);
@@ -219,8 +226,6 @@ impl Lane {
             let rows = self.lines[l].rows;
             self.lines.set_rows(l, rows + 1);
             self.lines[l].ahead = true;
-            // Parked first, they are changed after it in the same transaction: they stand behind their head.
-            self.join_timed(now, l);
         }
         if self.planted(Plant::HeldNotParked) && parked == Parked::Held {
             return;

@@ -4,7 +4,7 @@ use postrider_core::parked::{DueLimit, DuePage, DueRow, Ordinal, Parked};
 
 use super::{
     Control, Effect, Lane, Ready, Tick,
-    entry::{NIL, Source},
+    entry::{NIL, Source, State},
     ticks,
 };
 
@@ -21,8 +21,9 @@ impl Lane {
     pub(super) fn ask_for_due(&mut self, now: Tick, out: &mut Vec<Effect>) {
         self.control = Control::Due;
         self.due_read_at = now;
-        // Rows that are in memory already come again; they must not crowd out others.
-        let lines = self.options.due_lines + u32::try_from(self.active.len()).unwrap_or(u32::MAX / 2);
+        // Rows that are in memory already, or that were passed over, come again; they must not crowd out others.
+        let again = u32::try_from(self.active.len()).unwrap_or(u32::MAX / 2) + std::mem::take(&mut self.passed_over);
+        let lines = self.options.due_lines + again;
         let limit = DueLimit { lines, per_line: self.options.due_per_line, bytes: self.options.due_bytes_max };
         out.push(Effect::ReadDue { limit });
     }
@@ -89,14 +90,20 @@ impl Lane {
             self.join(now, l, row.ordinal);
             return;
         }
-        let e = self.load(now, row, Source::Timed, l);
-        self.lines.push_back(&mut self.entries, l, e);
-        // Behind a barrier that is a row it would wait for ever in memory; behind one from the log it joins with it.
-        let barrier = self.lines[l].barrier;
-        if barrier != NIL && self.entries[barrier].source != Source::Log {
-            self.join_timed(now, l);
+        match self.entries.get(self.lines[l].barrier) {
+            Some(barrier) if barrier.source != Source::Log => {
+                self.active.insert(row.ordinal);
+                self.join(now, l, row.ordinal);
+            }
+            Some(barrier) if matches!(barrier.state, State::Retry | State::Dead { .. } | State::Parking { .. }) => {
+                self.passed_over += 1; // it comes again; see `forget_timed`
+            }
+            _ => {
+                let e = self.load(now, row, Source::Timed, l);
+                self.lines.push_back(&mut self.entries, l, e);
+                self.wake_line(now, l);
+            }
         }
-        self.wake_line(now, l);
     }
 
     fn load(&mut self, now: Tick, row: DueRow, source: Source, l: u32) -> u32 {

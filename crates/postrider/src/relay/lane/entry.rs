@@ -122,6 +122,11 @@ impl Entries {
         self.free.push(e);
     }
 
+    /// `None` for no entry.
+    pub(super) fn get(&self, e: u32) -> Option<&Entry> {
+        self.slab.get(e as usize)
+    }
+
     pub(super) fn trouble(&mut self, e: u32) -> &mut Trouble {
         self.slab[e as usize].troubled = true;
         self.troubles.entry(e).or_default()

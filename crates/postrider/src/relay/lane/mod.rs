@@ -32,8 +32,6 @@ mod due;
 mod entry;
 mod line;
 mod outcome;
-#[cfg(test)]
-mod tests;
 mod window;
 
 use std::{
@@ -214,6 +212,8 @@ pub(crate) struct Lane {
     settle_at: Option<Tick>,
     due_at: Tick,
     due_read_at: Tick,
+    /// Timed rows that the last due read brought and that could not be taken.
+    passed_over: u32,
     stalled: bool,
     recount_at: Tick,
     counts: Counts,
@@ -253,6 +253,7 @@ impl Lane {
             settle_at: None,
             due_at: 0,
             due_read_at: 0,
+            passed_over: 0,
             stalled: false,
             recount_at: 0,
             counts: Counts { commits: settlements, ..Counts::default() },
@@ -359,11 +360,13 @@ impl Lane {
             self.come_back(now, e);
         }
         self.dispatch(now, out);
-        if !self.draining && !self.reading && now >= self.read_at {
-            if let Some(limit) = self.window.room() {
-                self.reading = true;
-                out.push(Effect::Read { limit });
-            }
+        if !self.draining
+            && !self.reading
+            && now >= self.read_at
+            && let Some(limit) = self.window.room()
+        {
+            self.reading = true;
+            out.push(Effect::Read { limit });
         }
         self.control(now, out);
         out.extend(self.notes.drain(..).map(Effect::Note));
@@ -405,7 +408,7 @@ impl Lane {
             && self.control.is_idle()
             && self.change.is_empty()
             && self.remove.is_empty()
-            && self.window.first_slot() >= self.furthest
+            && (self.window.first_slot() >= self.furthest || self.planted(Plant::DrainLeavesHoles))
     }
 
     // ---- lines --------------------------------------------------------------------------------------------------
@@ -480,10 +483,10 @@ impl Lane {
     /// Something changed that a commit could write.
     #[inline]
     fn touch(&mut self, now: Tick) {
-        self.unsettled += 1;
-        if self.settle_at.is_none() {
+        if self.unsettled == 0 {
             self.settle_by(now + ticks(self.options.settle_after));
         }
+        self.unsettled += 1;
     }
 
     fn settle_by(&mut self, at: Tick) {

@@ -222,9 +222,19 @@ impl Lane {
             return;
         }
         self.lines[l].barrier = e;
-        if self.entries[e].source != Source::Log {
+        if self.entries[e].source == Source::Log {
+            self.forget_timed(l);
+        } else {
             self.lines[l].ahead |= stays;
             self.give_line_to_store(now, l);
+        }
+    }
+
+    /// The barrier is only in memory: timed rows go back to the store, where they still are, and come due again. If they
+    /// waited here they could use up the room for rows, while the barrier waits for other rows to make room for it.
+    fn forget_timed(&mut self, l: u32) {
+        for e in self.lines.take_from(&mut self.entries, l, |source| source == Source::Timed) {
+            self.forget_row(e);
         }
     }
 
@@ -255,8 +265,10 @@ impl Lane {
         lines.dedup();
         for l in lines {
             let barrier = self.lines[l].barrier;
-            if barrier != NIL && matches!(self.entries[barrier].state, State::Parking { .. }) {
-                self.give_line_to_store(now, l);
+            match self.entries.get(barrier).map(|entry| entry.state) {
+                Some(State::Parking { .. }) => self.give_line_to_store(now, l),
+                Some(State::Retry | State::Dead { .. }) => self.forget_timed(l),
+                _ => {}
             }
         }
         if self.draining {
