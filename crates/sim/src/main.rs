@@ -1,11 +1,15 @@
 //! `postrider-sim run --seeds 20000`, `postrider-sim plants`, `postrider-sim run --from 4711 --seeds 1`.
+//!
+//! A failing seed is printed with the command that repeats it; with `--keep` it is also added to `kept-seeds.txt`, which
+//! every longer run begins with. `POSTRIDER_SIM_TRACE=1` prints what happens in a history.
 
 use std::{
+    io::Write,
     panic::{self, AssertUnwindSafe},
     process::ExitCode,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -40,6 +44,9 @@ enum Command {
         /// Threads.
         #[arg(long, default_value_t = 1)]
         threads: u64,
+        /// Add failing seeds to `kept-seeds.txt`.
+        #[arg(long)]
+        keep: bool,
     },
     /// Plants every mistake, one after the other, and shows that it is found.
     Plants {
@@ -52,7 +59,7 @@ enum Command {
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|_| {}));
     match Arguments::parse().command {
-        Command::Run { seeds, from, plant, threads } => {
+        Command::Run { seeds, from, plant, threads, keep } => {
             let plant = match plant.as_deref().map(|name| ALL.iter().find(|(other, _)| *other == name)) {
                 None => Plant::NONE,
                 Some(Some((_, plant))) => *plant,
@@ -62,25 +69,24 @@ fn main() -> ExitCode {
                     return ExitCode::from(2);
                 }
             };
-            run(seeds, from, plant, threads)
+            run(seeds, from, plant, threads, keep)
         }
         Command::Plants { seeds } => plants(seeds),
     }
 }
 
-fn run(seeds: u64, from: u64, plant: Plant, threads: u64) -> ExitCode {
+fn run(seeds: u64, from: u64, plant: Plant, threads: u64, keep: bool) -> ExitCode {
     let began = Instant::now();
-    let next = AtomicU64::new(from);
+    // A single seed is run for a close look at it, without the others.
+    let kept = if seeds > 1 && plant == Plant::NONE { kept_seeds() } else { Vec::new() };
+    let all: Vec<u64> = kept.into_iter().chain(from..from + seeds).collect();
+    let next = AtomicUsize::new(0);
     let failures: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     let totals = Mutex::new(Totals::default());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= from + seeds {
-                        return;
-                    }
+                while let Some(&seed) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match attempt(seed, plant) {
                         Ok(more) => totals.lock().expect("not poisoned").add(&more),
                         Err(text) => failures.lock().expect("not poisoned").push((seed, text)),
@@ -92,19 +98,39 @@ fn run(seeds: u64, from: u64, plant: Plant, threads: u64) -> ExitCode {
     let mut failures = failures.into_inner().expect("not poisoned");
     failures.sort();
     for (seed, text) in failures.iter().take(10) {
-        println!("seed {seed}: {text}");
+        println!("seed {seed}: {text}\n  again: POSTRIDER_SIM_TRACE=1 cargo xtask sim --from {seed} --seeds 1");
+    }
+    if keep && !failures.is_empty() {
+        keep_seeds(failures.iter().map(|(seed, _)| *seed));
     }
     let totals = totals.into_inner().expect("not poisoned");
     let Totals { committed, delivered, duplicates, disturbances, dead, stale_writes, replayed, purged, upheavals } =
         totals;
     println!(
-        "{seeds} seeds in {:.1} s: {committed} committed, {delivered} delivered, {duplicates} duplicates, {dead} given up, \
+        "{} seeds in {:.1} s: {committed} committed, {delivered} delivered, {duplicates} duplicates, {dead} given up, \
          {replayed} replayed, {purged} purged; {disturbances} crashes, pauses and drains, {upheavals} fail-overs and lane \
          changes, {stale_writes} stale writes refused",
+        all.len(),
         began.elapsed().as_secs_f64(),
     );
-    println!("{} passed, {} failed", seeds - failures.len() as u64, failures.len());
+    println!("{} passed, {} failed", all.len() - failures.len(), failures.len());
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+const KEPT_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kept-seeds.txt");
+
+fn kept_seeds() -> Vec<u64> {
+    let text = std::fs::read_to_string(KEPT_SEEDS).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+fn keep_seeds(seeds: impl Iterator<Item = u64>) {
+    let known = kept_seeds();
+    let lines: String = seeds.filter(|seed| !known.contains(seed)).map(|seed| format!("{seed}\n")).collect();
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(KEPT_SEEDS);
+    if let Err(error) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
+        eprintln!("the failing seeds could not be kept in {KEPT_SEEDS}: {error}");
+    }
 }
 
 /// One seed; every hundredth twice, because the same seed must be the same history.
