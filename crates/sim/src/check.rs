@@ -24,7 +24,7 @@ use postrider::relay::OnDead;
 use postrider_core::{envelope::MessageId, key::KeyHash, lease::NodeId, log::RecordRef};
 
 use crate::{
-    history::Scenario,
+    scenario::Scenario,
     store::{Ending, Store, is_total},
     world::Micros,
 };

@@ -7,6 +7,7 @@
 //! | [`store`] | a store whose transactions commit in another order than their ids, with snapshots, leases, parked rows |
 //! | [`log`] | the network to that store: late, lost and doubled calls |
 //! | [`broker`] | a destination: durable, rejecting, throttling, silent, down |
+//! | [`scenario`] | what a seed draws |
 //! | [`history`] | what happens in one seed: producers, operators, faults |
 //! | [`check`] | what must hold after every step and at the end |
 //! | [`plants`] | mistakes that the checks must find |
@@ -20,5 +21,6 @@ pub mod history;
 pub mod log;
 pub mod plants;
 pub mod random;
+pub mod scenario;
 pub mod store;
 pub mod world;
