@@ -114,6 +114,6 @@ impl Scenario {
     /// What a lane that ends badly may have published without having settled it: its window, and parked rows in memory.
     #[must_use]
     pub fn lane_in_memory(&self) -> u64 {
-        u64::from(self.window) + u64::from(self.due.0) * u64::from(self.due.1 + 1) * 2
+        u64::from(self.window) + u64::from(self.due.0) * u64::from(self.due.1 + 1)
     }
 }

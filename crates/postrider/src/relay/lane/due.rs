@@ -35,12 +35,21 @@ impl Lane {
         }
         let before = self.active.len();
         let returned = page.timed.len() + page.lines.len();
+        // Of the room for rows a part is kept for timed ones, so that lines cannot starve them. What does not fit comes
+        // again with the next due read.
+        let room = self.rows_max() - self.options.due_lines as usize;
         for line in page.lines {
+            if self.active.len() + line.rows.len() > room {
+                self.passed_over += 1;
+                continue;
+            }
             let l = self.lines.of(line.key);
             self.load_line(now, l, line.rows, line.more);
         }
         for row in page.timed {
-            self.load_timed(now, row);
+            if self.active.len() < self.rows_max() {
+                self.load_timed(now, row);
+            }
         }
         let progressed = self.active.len() > before;
         let next = page.next_in.map_or(Tick::MAX, |next| ticks(next).max(1_000));
