@@ -210,6 +210,9 @@ pub struct AuditEntry {
 }
 
 /// The operator's side of a store.
+///
+/// A change that names a route or replay which the store does not know is answered with
+/// [`NotFound`](crate::ErrorKind::NotFound), changes nothing and leaves no audit entry.
 pub trait StoreAdmin: Send + Sync {
     /// Everything on one screen.
     fn overview(&self) -> BoxFuture<'_, Result<Overview>>;
@@ -235,14 +238,16 @@ pub trait StoreAdmin: Send + Sync {
     /// Gives up on matching rows for good, in any state. The next of their line is then its head. Returns how many.
     fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
 
-    /// Stops a route until it is resumed: its lanes drain, and their owners keep them idle.
+    /// Stops a route until it is resumed: its lanes drain, and their owners keep them idle. Its replays stop with it, since
+    /// they publish to the same destination: the roster shows their lanes as paused as well. A replay can also be paused
+    /// alone, by its own name.
     fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
     /// Lets a paused route go on.
     fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
     /// Starts a replay: a reader of its own over the records that the log has now. The live cursors do not move. Returns
-    /// its name.
+    /// its name. A replay of a replay is refused as invalid.
     fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>>;
 
     /// Ends a replay before its end, with its parked rows.

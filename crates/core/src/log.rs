@@ -16,6 +16,7 @@ use crate::{
     capability::StoreCapabilities,
     envelope::Envelope,
     error::Result,
+    headers::REPLAY,
     key::KeyHash,
     lease::{LaneId, Lease, Node, NodeId, Roster, RouteSpec},
     parked::{BlockedKey, DueLimit, DuePage, Ordinal, Parked},
@@ -37,6 +38,24 @@ pub struct Record {
     pub expires_in: Option<Duration>,
     /// The replay that delivers it again, if one does.
     pub replay: Option<Arc<str>>,
+}
+
+impl Record {
+    /// The headers as they travel: the application's, sorted by name, and [`REPLAY`] with the replay's name if one delivers
+    /// this record again. For transports, so that none forgets to mark a replay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the stored bytes are not a JSON object.
+    pub fn headers(&self) -> Result<Vec<(String, String)>> {
+        let mut pairs = self.envelope.headers.decode()?;
+        if let Some(replay) = &self.replay {
+            // SQL may have written the reserved name; then ours is the one that counts.
+            pairs.retain(|(name, _)| name != REPLAY);
+            let place = pairs.partition_point(|(name, _)| name.as_str() < REPLAY);
+            pairs.insert(place, (REPLAY.to_owned(), replay.as_ref().to_owned()));
+        }
+        Ok(pairs)
+    }
 }
 
 /// A cheap handle on a record that keeps its whole page alive: nothing is copied or allocated per message.
@@ -157,10 +176,14 @@ pub trait Log: Send + Sync {
     fn capabilities(&self) -> StoreCapabilities;
 
     /// Makes the node and its routes known. A route that is new begins where its spec says; one whose topics, order or
-    /// number of lanes has changed takes the new ones. When the number of lanes changes, the epochs of all its lanes are
-    /// raised in the same transaction (so that every owner is fenced) and every new lane begins at the least cursor of the
-    /// old ones: nothing is lost and first deliveries stay in order, at the price of duplicates up to the distance between
-    /// the lanes.
+    /// number of lanes has changed takes the new ones, and one that has not changed stays as it is.
+    ///
+    /// Whenever one of the three changes, the epochs of all lanes of the route are raised in the same transaction, so that
+    /// every owner is fenced: one that went on with the old filter would pass over what the new one asks for. The lanes are
+    /// free afterwards, and whoever takes one gets the new reader with the lease. Cursors stay, also that of a lane whose
+    /// new filter would have chosen more of what it has passed. When the number of lanes changes, every new lane begins at
+    /// the least cursor of the old ones: nothing is lost and first deliveries stay in order, at the price of duplicates up
+    /// to the distance between the lanes. Parked rows stay in the lines in which they stand.
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>>;
 
     /// Says that the node is alive, extends all leases that it owns by its lease life, and returns the roster: one
@@ -210,7 +233,8 @@ pub trait Log: Send + Sync {
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>>;
 
     /// Called when a replay's lane has reached its end and has nothing more in memory. If none of its rows waits for
-    /// anything but an operator, the lane is over and is removed: `true`.
+    /// anything but an operator, the lane is over and is removed: `true`. Rows that are held behind a dead head count as
+    /// waiting: they go on in this lane once an operator has decided about their head.
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>>;
 
     /// Removes a bounded number of records that *every* route and unfinished replay has passed and that are older than the
@@ -221,4 +245,29 @@ pub trait Log: Send + Sync {
     /// Resolves when something *may* have been appended or changed. It may come early, late or never: it is a hint, and
     /// the relay polls besides.
     fn hint(&self) -> BoxFuture<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::Headers;
+
+    #[test]
+    fn a_replayed_record_travels_with_the_name_of_its_replay() {
+        let headers =
+            Headers::from_encoded(Bytes::from_static(br#"{"tenant":"7","a":"b","postrider-replay":"forged"}"#));
+        let envelope = Envelope { headers, ..Envelope::new("orders", "order.placed", "{}") };
+        let (enqueued_at, wait) = (Timestamp::from_micros(0), Duration::ZERO);
+        let mut record = Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None };
+        let pairs = |record: &Record| record.headers().unwrap().into_iter().map(|(n, v)| format!("{n}={v}")).collect();
+        record.replay = Some("orders#replay-1".into());
+        let replayed: Vec<String> = pairs(&record);
+        assert_eq!(replayed, ["a=b", "postrider-replay=orders#replay-1", "tenant=7"]);
+        record.envelope.headers = Headers::default();
+        let bare: Vec<String> = pairs(&record);
+        assert_eq!(bare, ["postrider-replay=orders#replay-1"]);
+        record.replay = None;
+        let live: Vec<String> = pairs(&record);
+        assert!(live.is_empty());
+    }
 }

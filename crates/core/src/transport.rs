@@ -47,8 +47,8 @@ pub trait Publisher: Send + Sync {
     ///
     /// Messages of one key stand next to each other. If the transport's `run_max` is more than 1, several of them may: they
     /// must be published in order, and after the first that is not durable none of that key may be published; those are
-    /// answered with `Unknown` or `Unavailable`. Several batches may be under way at the same time, but never two with
-    /// the same key. Dropping the future means `Unknown` for all.
+    /// answered with `Unknown`, `Unavailable` or `Throttled`. Several batches may be under way at the same time, but never
+    /// two with the same key. Dropping the future means `Unknown` for all.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>>;
 
     /// Flushes and closes. Called once, after the last publish.

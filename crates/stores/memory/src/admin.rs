@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
-    BoxFuture, Result,
+    BoxFuture, Error, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
         ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin,
@@ -273,6 +273,9 @@ impl State {
 
     fn begin_replay(&mut self, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Result<Arc<str>> {
         let of = self.route_mut(&spec.route)?;
+        if of.end.is_some() {
+            return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route));
+        }
         let replay = Replay { of: spec.route.as_str().into(), filter: spec.filter.clone(), rate: spec.rate };
         let reader = Reader { topics: of.reader.topics.clone(), order: of.reader.order, replay: Some(replay) };
         let lanes = of.lane_count();

@@ -25,17 +25,16 @@ impl State {
             Start::Now => self.records.last(),
         };
         let known = self.routes.get(&spec.name);
-        let change = known.is_none_or(|route| route.lane_count() != wanted);
-        let least = known.and_then(|route| route.lanes.iter().map(|lane| lane.cursor).min());
-        // One fresh epoch for all lanes fences every owner of the old ones.
-        let epoch = change.then(|| self.next_epoch());
+        if known.is_some_and(|route| route.lane_count() == wanted && *route.reader == reader) {
+            return;
+        }
+        let cursors = known.map_or_else(|| vec![begin; wanted as usize], |route| route.cursors_for(wanted));
+        // One fresh epoch for all lanes fences every owner of the old ones, also when only the filter is new: an owner that
+        // went on with the old one would pass over what the new one asks for.
+        let epoch = self.next_epoch();
         let route = self.routes.entry(Arc::clone(&spec.name)).or_insert_with(|| Route::new(reader.clone(), None));
-        if *route.reader != reader {
-            route.reader = Arc::new(reader);
-        }
-        if let Some(epoch) = epoch {
-            route.lanes = (0..wanted).map(|_| Lane::new(least.unwrap_or(begin), epoch)).collect();
-        }
+        route.reader = Arc::new(reader);
+        route.lanes = cursors.into_iter().map(|cursor| Lane::new(cursor, epoch)).collect();
     }
 
     pub(crate) fn heartbeat(&mut self, node: &Node, now: Timestamp) -> Roster {

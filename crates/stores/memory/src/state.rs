@@ -99,6 +99,16 @@ impl Route {
         u32::try_from(self.lanes.len()).expect("made from a u32")
     }
 
+    /// Where so many lanes begin that take the place of these: as many stay where they are, others begin at the least.
+    pub(crate) fn cursors_for(&self, lanes: u32) -> Vec<u64> {
+        let cursors: Vec<u64> = self.lanes.iter().map(|lane| lane.cursor).collect();
+        if lanes == self.lane_count() {
+            return cursors;
+        }
+        let least = cursors.into_iter().min().expect("a route has at least one lane");
+        vec![least; lanes as usize]
+    }
+
     /// Whether this is a replay of that route.
     pub(crate) fn is_replay_of(&self, route: &str) -> bool {
         self.reader.replay.as_ref().is_some_and(|replay| *replay.of == *route)

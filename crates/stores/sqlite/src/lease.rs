@@ -58,6 +58,11 @@ const CURRENT: &str = "SELECT 1 FROM {p}lane WHERE route = ?1 AND number = ?2 AN
 
 const LEAST: &str = "SELECT min(passed) FROM {p}lane WHERE route = ?1";
 
+/// One fresh epoch for all lanes of a route, which are free afterwards.
+const FENCE_ALL: &str = "
+UPDATE {p}lane SET epoch = ?2, owner = NULL, expires_at = NULL, settled = NULL
+ WHERE route = ?1";
+
 const DROP_LANES: &str = "DELETE FROM {p}lane WHERE route = ?1";
 
 const ADD_LANE: &str = "INSERT INTO {p}lane (route, number, epoch, passed) VALUES (?1, ?2, ?3, ?4)";
@@ -71,7 +76,7 @@ pub(crate) fn register(db: &Db, node: &Node, routes: &[RouteSpec], now: Timestam
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
-/// with the old filter would pass over what the new one asks for.
+/// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
 fn register_route(db: &Db, spec: &RouteSpec) -> Work<()> {
     check(spec)?;
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
@@ -79,13 +84,18 @@ fn register_route(db: &Db, spec: &RouteSpec) -> Work<()> {
     if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
+    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
+    route.save(db)?;
     let begin = match (&known, spec.start) {
+        (Some(known), _) if known.lanes == spec.lanes => {
+            let epoch = draw(db, "epoch", 1)?;
+            db.statement(FENCE_ALL)?.execute(params![&*spec.name, epoch])?;
+            return Ok(());
+        }
         (Some(_), _) => db.statement(LEAST)?.query_row([&*spec.name], |row| row.get(0))?,
         (None, Start::Oldest) => 0,
         (None, Start::Now) => last_seq(db)?,
     };
-    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
-    route.save(db)?;
     db.statement(DROP_LANES)?.execute([&*spec.name])?;
     add_lanes(db, &spec.name, spec.lanes, begin)
 }

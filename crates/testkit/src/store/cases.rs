@@ -29,6 +29,8 @@ macro_rules! store_conformance {
             }
             lease {
                 a_lane_has_one_owner
+                a_node_may_take_its_own_lane_again
+                a_stale_owner_learns_nothing
                 a_lease_says_how_to_read
                 an_unknown_lane_cannot_be_acquired
                 the_epoch_rises_with_every_owner
@@ -44,6 +46,7 @@ macro_rules! store_conformance {
                 racing_nodes_have_one_winner
                 registering_again_changes_nothing
                 a_route_takes_new_topics
+                a_changed_reader_fences_every_owner
                 a_forgotten_route_stays_closed_to_its_former_owner
             }
             lanes {
@@ -115,6 +118,8 @@ macro_rules! store_conformance {
                 a_replay_leaves_the_live_cursor_alone
                 a_replay_chooses
                 a_replay_is_shown
+                a_paused_route_pauses_its_replays
+                a_replay_cannot_be_replayed
                 a_replay_parks_for_itself
                 a_replay_finishes_when_nothing_waits
                 a_stale_owner_cannot_finish

@@ -5,13 +5,13 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::Actor,
-    lease::{LaneStanding, Node, NodeId, Roster, RouteSpec},
+    lease::{LaneStanding, Node, NodeId, Order, Roster, RouteSpec},
     log::{Log, Settlement},
 };
 
 use super::{
     Fixture,
-    owner::{HOUR, LONGER, Owner, SHORT, ids_of, lane, node, route, several},
+    owner::{ALL_DUE, HOUR, LONGER, Owner, SHORT, ids_of, keyed, lane, node, retrying, route, several},
 };
 
 /// A lane has one owner at a time.
@@ -23,6 +23,40 @@ pub async fn a_lane_has_one_owner(store: Arc<dyn Fixture>) {
     let beside = store.beside().await;
     let second = beside.acquire(&owner.lease.lane, &other).await.expect("acquire");
     assert!(second.is_none(), "nor to one that asks through another handle on the same store");
+}
+
+/// A node that lost the answer to its `acquire` may ask again: it gets the lane under a new epoch, and the lease that it
+/// never saw is fenced. Nobody else gets the lane meanwhile.
+pub async fn a_node_may_take_its_own_lane_again(store: Arc<dyn Fixture>) {
+    let mut lost = Owner::of(&*store, &route("r")).await;
+    store.commit(several(3)).await;
+    lost.ids().await;
+    lost.advance().await;
+    let again = store.log().acquire(&lost.lease.lane, &lost.node).await.expect("acquire");
+    let again = again.expect("a node may take a lane that it owns already: the answer to its first call was lost");
+    assert!(again.epoch > lost.lease.epoch, "taking a lane again raises its epoch");
+    let late = lost.settle(Settlement::default()).await.expect_err("the former lease is over");
+    assert!(late.is_fenced(), "the lease from before is answered with Fenced, not with {late:?}");
+    let resumed = store.log().resume(&again).await.expect("resume under the new epoch");
+    assert_eq!(resumed.cursor, lost.cursor, "taking a lane again does not move its cursor");
+    let first = Settlement { number: 1, ..Settlement::default() };
+    store.log().settle(&again, &first).await.expect("the new lease settles");
+    let other = store.log().acquire(&again.lane, &node(&["r"], HOUR)).await.expect("acquire");
+    assert!(other.is_none(), "somebody else still gets None");
+}
+
+/// A stale owner is told so when it resumes or asks what is due, not only when it writes.
+pub async fn a_stale_owner_learns_nothing(store: Arc<dyn Fixture>) {
+    let mut former = Owner::of(&*store, &route("r")).await;
+    former.park(&*store, vec![(keyed("a"), retrying(Duration::ZERO))]).await;
+    let log = store.log();
+    log.release(&former.lease).await.expect("release");
+    let next = Owner::take(&*store, &node(&["r"], HOUR), "r", 0).await;
+    let resumed = log.resume(&former.lease).await.expect_err("a stale owner must not resume");
+    assert!(resumed.is_fenced(), "resume of a stale owner is answered with Fenced, not with {resumed:?}");
+    let due = log.due(&former.lease, ALL_DUE).await.expect_err("a stale owner has no due rows");
+    assert!(due.is_fenced(), "due of a stale owner is answered with Fenced, not with {due:?}");
+    assert_eq!(next.due().await.lines.len(), 1, "the rows are the next owner's");
 }
 
 /// A lease tells its owner all that it needs.
@@ -242,13 +276,61 @@ pub async fn a_route_takes_new_topics(store: Arc<dyn Fixture>) {
     assert_eq!(next.ids().await, [payment.id]);
 }
 
+/// New topics or another order fence every owner, so that nobody goes on with the old reader; each cursor stays.
+pub async fn a_changed_reader_fences_every_owner(store: Arc<dyn Fixture>) {
+    let topics = postrider_core::topic::TopicFilter::new(["orders.*"]).expect("a good filter");
+    let split = RouteSpec { lanes: 2, ..route("split") };
+    let whole = route("whole");
+    let changes = [
+        (split.clone(), RouteSpec { topics: topics.clone(), ..split }),
+        (whole.clone(), RouteSpec { order: Order::Total, ..whole.clone() }),
+        (RouteSpec { order: Order::Total, ..whole.clone() }, whole),
+    ];
+    for (before, after) in changes {
+        let name = &*before.name;
+        let node = node(&[name], HOUR);
+        store.log().register(&node, std::slice::from_ref(&before)).await.expect("register");
+        let mut former = Vec::new();
+        for number in 0..before.lanes {
+            former.push(Owner::take(&*store, &node, name, number).await);
+        }
+        // The first lane goes to the end, the second stays behind.
+        store.commit(several(8)).await;
+        former[0].ids().await;
+        former[0].advance().await;
+        store.log().register(&node, std::slice::from_ref(&after)).await.expect("register");
+        for owner in &mut former {
+            let late = owner.settle(Settlement::default()).await.expect_err("the old reader is over");
+            assert!(late.is_fenced(), "a changed reader fences the owner of {}, got {late:?}", owner.lease.lane);
+            let next = Owner::take(&*store, &self::node(&[name], HOUR), name, owner.lease.lane.number).await;
+            assert!(next.lease.epoch > owner.lease.epoch);
+            let reader = &next.lease.reader;
+            assert_eq!(
+                (&reader.topics, reader.order),
+                (&after.topics, after.order),
+                "the next lease has the new reader"
+            );
+            assert_eq!(next.cursor, owner.cursor, "a changed reader moves no cursor of {}", owner.lease.lane);
+        }
+        let shown = store.log().heartbeat(&node).await.expect("heartbeat");
+        let lanes = shown.lanes.iter().filter(|standing| *standing.lane.route == *name).count();
+        assert_eq!(lanes, after.lanes as usize);
+        for number in 0..before.lanes {
+            let standing = standing(&shown, name, number);
+            assert_ne!(standing.owner, Some(node.id), "the former owner owns nothing any more");
+        }
+        store.admin().forget_route(name, &Actor::new("operator")).await.expect("forget");
+    }
+}
+
 /// A route that was forgotten and made known again does not listen to its former owner.
 pub async fn a_forgotten_route_stays_closed_to_its_former_owner(store: Arc<dyn Fixture>) {
     let mut former = Owner::of(&*store, &route("r")).await;
     store.admin().forget_route("r", &Actor::new("operator")).await.expect("forget");
     let orphan = former.settle(Settlement::default()).await.expect_err("the lane is gone");
     assert_eq!(orphan.kind(), ErrorKind::Fenced, "a lane that no longer exists fences its former owner");
-    Owner::of(&*store, &route("r")).await;
+    let next = Owner::of(&*store, &route("r")).await;
+    assert!(next.lease.epoch > former.lease.epoch, "an epoch is greater than any that the lane ever had");
     let late = former.settle(Settlement::default()).await.expect_err("the former owner must stay fenced");
     assert!(late.is_fenced(), "an epoch must not be given out twice, not even for a route that was forgotten between");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postrider_core::{
+    ErrorKind,
     admin::{Actor, ParkedFilter, ReplaySpec},
     envelope::{Envelope, MessageId},
     lease::{ReplayFilter, RouteSpec},
@@ -133,6 +134,31 @@ pub async fn a_replay_is_shown(store: Arc<dyn Fixture>) {
     );
 }
 
+/// A replay waits while its route is paused: both publish to the same destination. Pausing the replay alone stops no route.
+pub async fn a_paused_route_pauses_its_replays(store: Arc<dyn Fixture>) {
+    let live = Owner::of(&*store, &route("r")).await;
+    store.log().register(&live.node, &[route("other")]).await.expect("register");
+    let name = begin(&*store, ReplayFilter::default()).await;
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    admin.pause("r", &actor).await.expect("pause");
+    let both: Vec<Arc<str>> = vec!["r".into(), Arc::clone(&name)];
+    assert_eq!(paused(&*store, &live).await, both, "pausing a route pauses its replays, and no other route");
+    admin.resume_route("r", &actor).await.expect("resume");
+    assert_eq!(paused(&*store, &live).await, [], "resuming a route lets its replays go on");
+    admin.pause(&name, &actor).await.expect("pause a replay");
+    assert_eq!(paused(&*store, &live).await, [name], "pausing a replay leaves its route alone");
+}
+
+/// A replay delivers what a route has read; it has no replays of its own.
+pub async fn a_replay_cannot_be_replayed(store: Arc<dyn Fixture>) {
+    Owner::of(&*store, &route("r")).await;
+    let name = begin(&*store, ReplayFilter::default()).await;
+    let spec = ReplaySpec { route: name.to_string(), filter: ReplayFilter::default(), rate: None };
+    let refused = store.admin().replay(&spec, &Actor::new("operator")).await.expect_err("not a route");
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "a replay of a replay is refused as invalid: {refused:?}");
+    assert_eq!(store.admin().audit(10).await.expect("audit").len(), 1, "what was refused leaves no audit entry");
+}
+
 /// The rows of a replay are its own, also for messages that the live route has parked.
 pub async fn a_replay_parks_for_itself(store: Arc<dyn Fixture>) {
     let mut live = Owner::of(&*store, &route("r")).await;
@@ -211,6 +237,12 @@ async fn begin(store: &dyn Fixture, filter: ReplayFilter) -> Arc<str> {
 
 async fn take(store: &dyn Fixture, name: &str) -> Owner {
     Owner::take(store, &node(&["r"], HOUR), name, 0).await
+}
+
+/// The routes and replays whose lanes the roster shows as paused.
+async fn paused(store: &dyn Fixture, live: &Owner) -> Vec<Arc<str>> {
+    let roster = store.log().heartbeat(&live.node).await.expect("heartbeat");
+    roster.lanes.iter().filter(|standing| standing.paused).map(|standing| Arc::clone(&standing.lane.route)).collect()
 }
 
 async fn park_all(replay: &mut Owner, state: Parked) {
