@@ -38,7 +38,7 @@ fn as_text(overview: &Overview) -> String {
         let parked = route.parked;
         routes.row([
             name(route),
-            if route.paused.is_some() { "paused" } else { "running" }.to_owned(),
+            state(route).to_owned(),
             route.oldest_pending_age.map_or_else(|| "-".to_owned(), age),
             count(route.pending),
             parked.scheduled.to_string(),
@@ -109,6 +109,17 @@ fn as_json(overview: &Overview) -> Value {
         .collect();
     let routes: Vec<Value> = overview.routes.iter().map(route).collect();
     json!({ "records": overview.records, "routes": routes, "nodes": nodes })
+}
+
+/// A route that nobody serves stands still: that must not look like one that runs.
+fn state(route: &RouteStatus) -> &'static str {
+    if route.paused.is_some() {
+        "paused"
+    } else if route.lanes.iter().all(|lane| lane.owner.is_none()) {
+        "no relay"
+    } else {
+        "running"
+    }
 }
 
 #[cfg(test)]
