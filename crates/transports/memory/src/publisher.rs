@@ -6,7 +6,7 @@ use postrider_core::{
     BoxFuture, Result,
     capability::PublisherCapabilities,
     envelope::Envelope,
-    headers::{Headers, REPLAY},
+    headers::Headers,
     log::RecordRef,
     parked::Cause,
     transport::{Outcome, Publisher},
@@ -55,10 +55,9 @@ impl Publisher for MemoryPublisher {
 /// The envelope as a subscriber gets it: a replay is marked by a header, since nothing else travels beside it.
 fn travelling(record: &RecordRef) -> Result<Envelope> {
     let mut envelope = record.envelope.clone();
-    if let Some(replay) = &record.replay {
-        let mut pairs: serde_json::Map<_, _> =
-            envelope.headers.decode()?.into_iter().map(|(name, value)| (name, value.into())).collect();
-        pairs.insert(REPLAY.to_owned(), (**replay).into());
+    if record.replay.is_some() {
+        let pairs: serde_json::Map<_, _> =
+            record.headers()?.into_iter().map(|(name, value)| (name, value.into())).collect();
         envelope.headers = Headers::from_encoded(serde_json::Value::Object(pairs).to_string().into());
     }
     Ok(envelope)

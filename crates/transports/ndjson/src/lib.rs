@@ -4,16 +4,20 @@
 //! {"id":"0197…","topic":"orders","name":"order.placed","key":"4711","headers":{"tenant":"7"},"enqueued_at":"2026-11-15T20:24:41.000250Z","payload":{"cents":990}}
 //! ```
 //!
-//! `key`, `headers` and `replay` are left out where there are none. A payload that is JSON text on one line stands there as
-//! it is, under `payload`; any other, also JSON that spans several lines, stands under `payload_base64`. Either way
-//! [`read_line`] gives back the very bytes.
+//! `key` and `headers` are left out where there are none. A payload that is JSON text on one line stands there as it is,
+//! under `payload`; any other, also JSON that spans several lines, stands under `payload_base64`. Either way [`read_line`]
+//! gives back the very bytes.
 //!
 //! **Durable** means: for a file, written and synced to disk (unless [`NdjsonPublisher::sync`] says otherwise); for standard
 //! output and other writers, written and flushed.
 //!
-//! **A torn line.** A crash or a full disk can leave part of a batch behind, with a torn line at its end. It is completed
-//! by a line break before anything else is written, so it never swallows its successor. A reader skips a line that is not
-//! a whole object: its message was not answered as durable, so the relay publishes it again.
+//! **Several writers.** Any number of processes on one machine may append to one file: each batch is written under an
+//! exclusive lock of the file. A writer that is stopped while it holds the lock holds up the others until it goes on or
+//! ends.
+//!
+//! **A torn line.** A crash or a full disk can leave part of a batch behind, with a torn line at its end. Whoever writes to
+//! the file next completes it with a line break, so it never swallows its successor. A reader skips a line that is not a
+//! whole object: its message was not answered as durable, so the relay publishes it again.
 //!
 //! ```
 //! # use postrider_core::transport::Publisher;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use postrider_core::{
     Error, ErrorKind, Result,
     envelope::{Envelope, MessageId},
-    headers::Headers,
+    headers::{Headers, REPLAY},
     key::OrderingKey,
     log::Record,
 };
@@ -21,7 +21,7 @@ pub struct Line {
     pub envelope: Envelope,
     /// When it was enqueued, by the store's clock; RFC 3339.
     pub enqueued_at: String,
-    /// The replay that delivered it again, if one did.
+    /// The replay that delivered it again, if one did: in the line it stands among the headers, as `postrider-replay`.
     pub replay: Option<String>,
 }
 
@@ -35,8 +35,6 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, String>,
     enqueued_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replay: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +50,6 @@ struct Read<'a> {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     enqueued_at: String,
-    replay: Option<String>,
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
     payload_base64: Option<String>,
@@ -67,9 +64,8 @@ pub(crate) fn write_line(buffer: &mut Vec<u8>, record: &Record) -> Result<()> {
         topic: &envelope.topic,
         name: &envelope.name,
         key: envelope.key.as_ref().map(OrderingKey::as_str),
-        headers: envelope.headers.decode()?.into_iter().collect(),
+        headers: record.headers()?.into_iter().collect(),
         enqueued_at: record.enqueued_at.to_string(),
-        replay: record.replay.as_deref(),
         payload_base64: payload.is_none().then(|| BASE64.encode(&envelope.payload)),
         payload,
     };
@@ -91,7 +87,7 @@ pub(crate) fn write_line(buffer: &mut Vec<u8>, record: &Record) -> Result<()> {
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the line is not a whole message: skip it, it is the torn end of a write that failed.
 pub fn read_line(line: &[u8]) -> Result<Line> {
-    let read: Read<'_> = serde_json::from_slice(line).map_err(|e| corrupt("not a message as JSON").caused_by(e))?;
+    let mut read: Read<'_> = serde_json::from_slice(line).map_err(|e| corrupt("not a message as JSON").caused_by(e))?;
     let payload = match (read.payload, read.payload_base64) {
         (Some(json), None) => Bytes::copy_from_slice(json.get().as_bytes()),
         (None, Some(text)) => {
@@ -99,13 +95,14 @@ pub fn read_line(line: &[u8]) -> Result<Line> {
         }
         _ => return Err(corrupt("a message has either `payload` or `payload_base64`")),
     };
+    let replay = read.headers.remove(REPLAY);
     let headers = match read.headers.is_empty() {
         true => Headers::default(),
         false => Headers::from_encoded(serde_json::to_vec(&read.headers).expect("strings are JSON").into()),
     };
     let envelope = Envelope { id: read.id, headers, ..Envelope::new(&read.topic, &read.name, payload) };
     let envelope = Envelope { key: read.key.map(OrderingKey::from), ..envelope };
-    Ok(Line { envelope, enqueued_at: read.enqueued_at, replay: read.replay })
+    Ok(Line { envelope, enqueued_at: read.enqueued_at, replay })
 }
 
 /// The payload as JSON, if it is JSON that can stand in a line byte for byte. Space around it would not survive, a line
@@ -157,7 +154,7 @@ mod tests {
     #[test]
     fn what_is_absent_is_left_out() {
         let line = line_of(b"{}");
-        for field in ["key", "headers", "replay", "payload_base64"] {
+        for field in ["key", "headers", "payload_base64"] {
             assert!(!line.contains(&format!("\"{field}\"")), "{field} in {line}");
         }
     }

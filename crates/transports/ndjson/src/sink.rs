@@ -1,4 +1,8 @@
 //! Where lines go, and how they are made to stay. Blocking: never called on the runtime's own threads.
+//!
+//! A file may have several writers: two relays, or a new process beside one that was killed in the middle of a line. Each
+//! batch is therefore written under an exclusive lock of the file, and begins with a look at its last byte: if that is no
+//! line break, somebody left a torn line, and the batch begins with one. The lock ends with the process that holds it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -7,92 +11,134 @@ use std::{
 };
 
 /// A destination of whole batches.
-pub(crate) struct Sink {
-    target: Target,
-    /// Whether the last write failed, so that the destination may end in the middle of a line.
+pub(crate) enum Sink {
+    /// Written to by this process alone, as far as anybody can tell.
+    Stream(Stream),
+    /// Shared with whoever appends to the same file.
+    File(SharedFile),
+}
+
+/// Standard output, or any writer.
+pub(crate) struct Stream {
+    /// `None`: standard output.
+    writer: Option<Box<dyn Write + Send>>,
+    /// Whether the last write failed, so that the stream may end in the middle of a line.
     torn: bool,
 }
 
-enum Target {
-    Stdout,
-    File { file: File, sync: bool },
-    Writer(Box<dyn Write + Send>),
+/// A file that is appended to.
+pub(crate) struct SharedFile {
+    file: File,
+    sync: bool,
+    /// Pipes and devices have no end to look at, and nothing to lock it for.
+    regular: bool,
+    /// As [`Stream::torn`], for those.
+    torn: bool,
 }
 
 impl Sink {
     pub(crate) fn stdout() -> Self {
-        Self { target: Target::Stdout, torn: false }
+        Self::Stream(Stream { writer: None, torn: false })
     }
 
     pub(crate) fn writer(writer: Box<dyn Write + Send>) -> Self {
-        Self { target: Target::Writer(writer), torn: false }
+        Self::Stream(Stream { writer: Some(writer), torn: false })
     }
 
     /// Opens a file to append to, or makes it.
     pub(crate) fn file(path: &Path) -> io::Result<Self> {
         let is_new = !path.exists();
-        let mut file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
-        let torn = ends_torn(&mut file)?;
+        let file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
+        let regular = file.metadata()?.is_file();
         if is_new {
             sync_directory(path)?;
         }
-        Ok(Self { target: Target::File { file, sync: true }, torn })
+        Ok(Self::File(SharedFile { file, sync: true, regular, torn: false }))
     }
 
     pub(crate) fn set_sync(&mut self, on: bool) {
-        if let Target::File { sync, .. } = &mut self.target {
-            *sync = on;
+        if let Self::File(shared) = self {
+            shared.sync = on;
         }
     }
 
     /// Writes whole lines and makes them durable. After an error some of them may be there, the last one torn.
     pub(crate) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        let written = self.try_write(lines);
-        self.torn = written.is_err();
-        written
-    }
-
-    fn try_write(&mut self, lines: &[u8]) -> io::Result<()> {
-        // In the same write as the lines: the line break alone could be all that fits.
-        let repaired;
-        let lines = match self.torn {
-            true => {
-                repaired = [b"\n", lines].concat();
-                &repaired
-            }
-            false => lines,
-        };
-        match &mut self.target {
-            Target::Stdout => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(lines)?;
-                stdout.flush()
-            }
-            Target::File { file, sync } => {
-                file.write_all(lines)?;
-                if *sync { file.sync_data() } else { Ok(()) }
-            }
-            Target::Writer(writer) => {
-                writer.write_all(lines)?;
-                writer.flush()
-            }
+        match self {
+            Self::Stream(stream) => stream.write(lines),
+            Self::File(shared) => shared.write(lines),
         }
     }
 
     /// Makes everything durable that is not yet.
     pub(crate) fn close(&mut self) -> io::Result<()> {
-        match &mut self.target {
-            Target::Stdout => io::stdout().flush(),
-            Target::File { file, .. } => file.sync_data(),
-            Target::Writer(writer) => writer.flush(),
+        match self {
+            Self::Stream(stream) => stream.put(&[]),
+            Self::File(shared) => shared.file.sync_data(),
         }
     }
 }
 
-/// Whether a file ends in the middle of a line.
+impl Stream {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        let written = behind(self.torn, lines, |lines| self.put(lines));
+        self.torn = written.is_err();
+        written
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout;
+        let writer: &mut dyn Write = match &mut self.writer {
+            Some(writer) => writer,
+            None => {
+                stdout = io::stdout().lock();
+                &mut stdout
+            }
+        };
+        writer.write_all(bytes)?;
+        writer.flush()
+    }
+}
+
+impl SharedFile {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        let locked = self.lock()?;
+        let written = self.append(lines);
+        self.torn = written.is_err();
+        if locked {
+            // What is written is written; and a lock that cannot be given back ends with the file.
+            let _ = self.file.unlock();
+        }
+        written
+    }
+
+    /// Waits until nobody else writes. Some file systems cannot lock; there the file must have one writer.
+    fn lock(&self) -> io::Result<bool> {
+        if !self.regular {
+            return Ok(false);
+        }
+        match self.file.lock() {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let torn = if self.regular { ends_torn(&mut self.file)? } else { self.torn };
+        behind(torn, lines, |lines| self.file.write_all(lines))?;
+        if self.sync { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// Writes lines behind a torn one, or as they are. The line break goes in the same write: it could be all that fits.
+fn behind(torn: bool, lines: &[u8], write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    if torn { write(&[b"\n", lines].concat()) } else { write(lines) }
+}
+
+/// Whether a file ends in the middle of a line. Where the file is read makes no difference to where it is appended to.
 fn ends_torn(file: &mut File) -> io::Result<bool> {
-    // Pipes and devices have no end to look at.
-    if !file.metadata()?.is_file() || file.seek(SeekFrom::End(0))? == 0 {
+    if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(false);
     }
     let mut last = [0];

@@ -2,6 +2,7 @@
 //! named.
 
 use std::{
+    fs::OpenOptions,
     io::{self, Write},
     path::Path,
     sync::{Arc, Mutex},
@@ -50,6 +51,64 @@ async fn a_torn_last_line_does_not_swallow_its_successor() {
         let read = readable(&std::fs::read(&path).unwrap());
         assert!(read.ends_with(&[next[0].id]), "cut at {length}: what follows a torn line must be readable");
         assert!(read.starts_with(&[sent[0].id, sent[1].id]), "cut at {length}: whole lines stay");
+    }
+}
+
+/// What a process leaves behind that is killed in the middle of a line.
+fn tear(path: &Path) {
+    let mut file = OpenOptions::new().append(true).open(path).expect("open the file");
+    file.lock().expect("lock the file");
+    file.write_all(br#"{"id":"0197"#).expect("write a torn line");
+}
+
+#[tokio::test]
+async fn a_line_torn_by_another_process_does_not_swallow_its_successor() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.ndjson");
+    let publishers = [NdjsonPublisher::file(&path).unwrap(), NdjsonPublisher::file(&path).unwrap()];
+    let mut sent = Vec::new();
+    for publisher in [0, 0, 1, 1, 0] {
+        let batch = envelopes(2);
+        publish(&publishers[publisher], &batch).await;
+        sent.extend(batch.iter().map(|envelope| envelope.id));
+        tear(&path);
+    }
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(readable(&bytes), sent, "what a living process has published is readable, whoever died in between");
+    assert!(!bytes.windows(2).any(|pair| pair == b"\n\n"), "a line that is whole is not completed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_publishers_share_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.ndjson");
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let publisher = NdjsonPublisher::file(&path).unwrap().sync(false);
+            let path = path.clone();
+            tokio::spawn(async move {
+                let mut sent = Vec::new();
+                for round in 0..60 {
+                    let batch = envelopes(7);
+                    publish(&publisher, &batch).await;
+                    sent.extend(batch.iter().map(|envelope| envelope.id));
+                    if round % 5 == 0 {
+                        tear(&path);
+                    }
+                }
+                sent
+            })
+        })
+        .collect();
+    let mut sent = Vec::new();
+    for task in tasks {
+        sent.push(task.await.unwrap());
+    }
+    let read = readable(&std::fs::read(&path).unwrap());
+    assert_eq!(read.len(), 3 * 60 * 7, "nothing is glued together, nothing is written twice");
+    for sent in sent {
+        let of_one: Vec<_> = read.iter().copied().filter(|id| sent.contains(id)).collect();
+        assert_eq!(of_one, sent, "the lines of one publisher stay in order");
     }
 }
 
