@@ -1,0 +1,139 @@
+//! Several relays on one store: they share, take over, and hand over.
+
+use std::{collections::HashSet, time::Duration};
+
+use postrider::relay::options::Options;
+
+use crate::support::{Broker, Place, Running, Seen, Stuck, message, options, route, until};
+
+on_every_store!(
+    relays_share_the_lanes_and_take_over_from_one_that_leaves,
+    a_drained_relay_hands_over_without_duplicates,
+    changing_the_number_of_lanes_fences_their_owners_and_loses_nothing,
+);
+on_every_store_with_its_clock!(dropping_a_relay_is_a_crash_and_the_next_one_takes_over);
+
+const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+fn commit(place: &Place, numbers: std::ops::Range<u32>) {
+    for n in numbers {
+        place.commit(KEYS.iter().map(|key| message(&format!("{key}{n:03}"))).collect());
+    }
+}
+
+/// First arrivals of every key in order, nothing missing.
+fn assert_all_in_order(broker: &Broker, each: u32) {
+    for key in KEYS {
+        let mut seen = HashSet::new();
+        let mut first = broker.arrived_of(key);
+        first.retain(|label| seen.insert(label.clone()));
+        assert_eq!(first, (0..each).map(|n| format!("{key}{n:03}")).collect::<Vec<_>>());
+    }
+}
+
+fn assert_no_duplicates(broker: &Broker) {
+    let arrived = broker.arrived();
+    assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), arrived.len(), "nothing twice");
+}
+
+async fn relays_share_the_lanes_and_take_over_from_one_that_leaves(place: Place) {
+    let broker = Broker::new();
+    let start = || Running::start(&place.log, [route("all", &broker).lanes(4)]);
+    let first = start();
+    until("one to own all", async || first.stats().lanes() == 4).await;
+    let second = start();
+    commit(&place, 0..10);
+    until("two to share", async || (first.stats().lanes(), second.stats().lanes()) == (2, 2)).await;
+    assert_ne!(first.node(), second.node());
+    commit(&place, 10..20);
+    until("both to be done", async || broker.arrived().len() >= 160).await;
+    first.drained().await;
+    until("the other to have all", async || second.stats().lanes() == 4).await;
+    commit(&place, 20..30);
+    until("everything to arrive", async || broker.arrived().len() >= 240).await;
+    second.drained().await;
+    assert_all_in_order(&broker, 30);
+    assert_no_duplicates(&broker);
+    let overview = place.overview().await;
+    assert!(overview.nodes.is_empty(), "both have said goodbye");
+    assert!(overview.routes[0].lanes.iter().all(|lane| lane.owner.is_none()));
+}
+
+async fn a_drained_relay_hands_over_without_duplicates(place: Place) {
+    let broker = Broker::with_runs(2);
+    let start = || Running::start(&place.log, [route("all", &broker).window(32).page(8).batches(4, 3)]);
+    for round in 0..5 {
+        let before = broker.arrived().len();
+        commit(&place, 10 * round..10 * (round + 1));
+        let relay = start();
+        // Each is stopped in the middle of its work.
+        until("some to arrive", async || broker.arrived().len() > before).await;
+        let observed = relay.drained().await;
+        assert!(observed.has(&Seen::LaneEnded("all/0".to_owned(), "drained")));
+    }
+    assert!(broker.arrived().len() < 400, "something is left for the last");
+    let last = start();
+    until("everything to arrive", async || broker.arrived().len() >= 400).await;
+    last.drained().await;
+    assert_all_in_order(&broker, 50);
+    assert_no_duplicates(&broker);
+}
+
+async fn dropping_a_relay_is_a_crash_and_the_next_one_takes_over(place: Place) {
+    let broker = Broker::new();
+    let lease_life = options().lease_life;
+    broker.stick(Stuck::Key("c"));
+    commit(&place, 0..5);
+    let first = Running::start(&place.log, [route("all", &broker).batches(1, 8)]);
+    until("all but the stuck key", async || broker.arrived().len() == 35).await;
+    assert_eq!(broker.tries("c000"), 1);
+    first.crash().await;
+    until("its publish to be dropped with it", async || broker.held() == 0).await;
+    broker.stick(Stuck::Nothing);
+
+    let second = Running::start(&place.log, [route("all", &broker)]);
+    until("the second to be known", async || place.overview().await.nodes.len() == 2).await;
+    assert_eq!(second.stats().lanes(), 0, "the lease of the first is not over");
+    place.pass(lease_life);
+    until("the second to own the lane", async || second.stats().lanes() == 1).await;
+    until("everything to be settled", async || place.status("all").await.pending == 0).await;
+    second.drained().await;
+    assert_all_in_order(&broker, 5);
+    assert_eq!(broker.tries("c000"), 2, "published again under the same id");
+}
+
+#[tokio::test]
+async fn a_drain_that_takes_too_long_leaves_the_rest_to_the_next_owner() {
+    let (place, broker) = (Place::memory(), Broker::new());
+    broker.stick(Stuck::Everything);
+    commit(&place, 0..2);
+    let hasty = Options { drain_deadline: Duration::from_millis(5), ..options() };
+    let relay = Running::start_with(&place.log, [route("all", &broker)], hasty);
+    until("something to be in flight", async || broker.held() > 0).await;
+    let observed = relay.drained().await;
+    assert!(observed.has(&Seen::LaneEnded("all/0".to_owned(), "deadline")), "{:?}", observed.all());
+    broker.stick(Stuck::Nothing);
+    let next = Running::start(&place.log, [route("all", &broker)]);
+    until("everything to arrive", async || broker.arrived().len() == 16).await;
+    next.drained().await;
+    assert_all_in_order(&broker, 2);
+}
+
+async fn changing_the_number_of_lanes_fences_their_owners_and_loses_nothing(place: Place) {
+    let broker = Broker::new();
+    let old = Running::start(&place.log, [route("all", &broker)]);
+    commit(&place, 0..10);
+    until("half of it", async || broker.arrived().len() == 80).await;
+    let new = Running::start(&place.log, [route("all", &broker).lanes(3)]);
+    commit(&place, 10..20);
+    let fenced = Seen::LaneEnded("all/0".to_owned(), "fenced");
+    until("the old owner to be fenced", async || old.observed().has(&fenced)).await;
+    assert_eq!(old.stats().fenced(), 1);
+    until("both to share three lanes", async || old.stats().lanes() + new.stats().lanes() == 3).await;
+    commit(&place, 20..30);
+    until("everything to be settled", async || place.status("all").await.pending == 0).await;
+    old.drained().await;
+    new.drained().await;
+    assert_all_in_order(&broker, 30);
+    assert_eq!(place.status("all").await.lanes.len(), 3);
+}

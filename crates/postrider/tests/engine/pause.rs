@@ -1,0 +1,63 @@
+//! Pause and resume: a paused route drains and holds; nothing is lost or doubled.
+
+use std::sync::Arc;
+
+use postrider::core::{admin::Actor, log::Log};
+
+use crate::support::{Broker, Place, Probe, Running, Stuck, route, until};
+
+on_every_store!(
+    a_paused_route_lets_what_is_in_flight_come_back_and_holds_the_rest,
+    a_route_that_was_paused_before_the_relay_started_waits
+);
+
+async fn a_paused_route_lets_what_is_in_flight_come_back_and_holds_the_rest(place: Place) {
+    let (broker, other) = (Broker::new(), Broker::new());
+    let probe = Probe::new(&place.log);
+    let log: Arc<dyn Log> = Arc::new(probe.clone());
+    let actor = Actor { name: "tester".to_owned(), reason: Some("maintenance".to_owned()) };
+    broker.stick(Stuck::Everything);
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&log, [route("all", &broker), route("other", &other)]);
+    until("one to be in flight", async || broker.held() == 1).await;
+    place.admin.pause("all", &actor).await.unwrap();
+    probe.heartbeat().await;
+    place.commit_labels(&["a2", "b1"]);
+    broker.stick(Stuck::Nothing);
+    until("what was in flight to be settled", async || place.status("all").await.pending == 2).await;
+    until("the other route to go on", async || other.arrived().len() == 3).await;
+    probe.heartbeat().await;
+    assert_eq!(broker.tried(), ["a1"], "nothing new goes out");
+    assert_eq!(relay.stats().lanes(), 2, "the lane stays with its owner");
+    assert_eq!(place.status("all").await.paused, Some(actor.clone()));
+
+    place.admin.resume_route("all", &actor).await.unwrap();
+    until("the rest", async || broker.arrived().len() == 3).await;
+    place.commit_labels(&["a3"]);
+    until("what comes later", async || broker.has("a3")).await;
+    relay.drained().await;
+    assert_eq!(broker.arrived_of("a"), ["a1", "a2", "a3"]);
+    assert_eq!(broker.tried().len(), 4, "nothing twice");
+}
+
+async fn a_route_that_was_paused_before_the_relay_started_waits(place: Place) {
+    let broker = Broker::new();
+    let actor = Actor::new("tester");
+    Running::start(&place.log, [route("all", &broker)]).drained().await;
+    place.admin.pause("all", &actor).await.unwrap();
+    place.commit_labels(&["a1"]);
+    let probe = Probe::new(&place.log);
+    let log: Arc<dyn Log> = Arc::new(probe.clone());
+    let relay = Running::start(&log, [route("all", &broker)]);
+    until("the relay to own the lane", async || relay.stats().lanes() == 1).await;
+    probe.heartbeat().await;
+    assert!(broker.tried().is_empty());
+    // A paused lane can be handed over like any other.
+    relay.drained().await;
+    let next = Running::start(&place.log, [route("all", &broker)]);
+    until("the next to own the lane", async || next.stats().lanes() == 1).await;
+    place.admin.resume_route("all", &actor).await.unwrap();
+    until("it to arrive", async || broker.has("a1")).await;
+    next.drained().await;
+    assert_eq!(broker.tried(), ["a1"]);
+}
