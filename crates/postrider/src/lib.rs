@@ -50,6 +50,8 @@
 //! | `sqlx-sqlite` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
 
+#[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
+mod guides;
 pub mod handler;
 pub mod outbox;
 pub mod relay;

@@ -1,0 +1,10 @@
+//! The guides in Markdown, as doc tests: what they show compiles, and runs unless it says otherwise.
+
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+#[doc = include_str!("../../../docs/start/first-outbox.md")]
+struct FirstOutbox;
+
+#[doc = include_str!("../../../docs/extend/write-a-transport.md")]
+struct WriteATransport;
