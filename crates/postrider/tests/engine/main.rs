@@ -3,6 +3,8 @@
 //! The simulator in `crates/sim` looks for what nobody thought of; these tests say what was thought of. Nothing here sleeps
 //! to synchronise: a test waits until a condition holds, and time that matters is the store's, moved by hand.
 
+#![expect(clippy::unwrap_used, reason = "the whole program is a test")]
+
 #[macro_use]
 mod support;
 

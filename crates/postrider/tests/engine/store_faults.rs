@@ -105,7 +105,7 @@ async fn a_store_that_fails_all_the_time_loses_nothing(place: Place) {
     let mut draws = 0_u32;
     broker.answer(move |_| {
         draws += 1;
-        if draws % 11 == 0 { rejected("now and then") } else { Outcome::Durable }
+        if draws.is_multiple_of(11) { rejected("now and then") } else { Outcome::Durable }
     });
     let mut enqueued = Vec::new();
     for n in 0..40 {

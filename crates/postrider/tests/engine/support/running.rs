@@ -43,8 +43,13 @@ impl Running {
     }
 
     /// A clean stop.
-    pub(crate) async fn drained(mut self) -> Observed {
+    pub(crate) async fn drained(self) -> Observed {
         self.handle.drain();
+        self.ended().await
+    }
+
+    /// Waits for a clean stop that somebody else has asked for.
+    pub(crate) async fn ended(mut self) -> Observed {
         let ended = tokio::time::timeout(super::DEADLINE, &mut self.task).await;
         ended.expect("the relay stops in time").expect("no panic").expect("a clean stop");
         self.observed.clone()
