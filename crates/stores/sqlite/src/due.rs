@@ -158,7 +158,7 @@ impl DueRead<'_> {
     }
 
     fn row(&self, row: &Row<'_>) -> Work<DueRow> {
-        let (envelope, enqueued_at) = envelope(self.db, row, 4)?;
+        let (envelope, enqueued_at) = envelope(row, 4)?;
         let record = Record {
             key: row.get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
             enqueued_at,

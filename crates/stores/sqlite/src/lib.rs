@@ -54,8 +54,8 @@ mod wake;
 
 mod config;
 mod error;
-mod intern;
 pub mod migrations;
+mod text;
 mod worker;
 
 use std::{fmt, path::Path, sync::Arc};

@@ -5,7 +5,8 @@
 //! (A rolled-back transaction gives its numbers back; `AUTOINCREMENT` keeps purged ones from returning.)
 //!
 //! A page costs a handful of allocations, whatever its length: keys, headers and payloads are gathered in one buffer that
-//! the records share, and topics and names are kept once per store.
+//! the records share, and topics and names are kept once. Rows are gathered first and become records when the buffer is
+//! complete, so that no record is written twice.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -14,18 +15,19 @@ use postrider_core::{
     Error,
     envelope::{Envelope, MessageId},
     headers::Headers,
-    key::OrderingKey,
+    key::{KeyHash, OrderingKey},
     lease::Lease,
     log::{Page, PageLimit, Record},
     time::Timestamp,
 };
 use rusqlite::{OptionalExtension, Row, params};
+use uuid::Uuid;
 
 use crate::{
     cursor,
     error::{Work, corrupt},
-    intern::text,
     select::{Chosen, Selection, bytes, integer, optional_bytes, optional_integer},
+    text::{Texts, text},
     worker::Db,
 };
 
@@ -50,32 +52,39 @@ SELECT replay_end
 pub(crate) fn read(db: &Db, lease: &Lease, after: i64, limit: PageLimit) -> Work<Page> {
     let replay = lease.reader.replay.is_some();
     let last = if replay { replay_end(db, lease)? } else { i64::MAX };
-    let mut interner = db.interner.borrow_mut();
-    interner.tidy();
     let mut selection = Selection::new(&lease.reader, lease.lane.number, lease.lanes);
-    let mut gathered = Gathered::new(limit, db.dialect.now(), replay.then(|| Arc::clone(&lease.lane.route)));
+    let mut gathered = Gathered::new(limit);
     let mut statement = db.statement(READ)?;
-    let mut rows = statement.query(params![after, last])?;
+    let mut found = statement.query(params![after, last])?;
     let (mut end, mut scanned, mut more) = (after, 0, false);
     // Ends with the log, with a full page, or with the scan's limit.
-    while let Some(row) = rows.next()? {
+    while let Some(row) = found.next()? {
         if scanned == SCAN_MAX || gathered.is_full() {
             more = true;
             break;
         }
         let seq = integer(row, 0)?;
-        if let Some(chosen) = selection.choose(row, &mut interner)? {
-            let (topic, name) = (Arc::clone(interner.text(chosen.topic)), Arc::clone(interner.text(chosen.name)));
-            if !gathered.take(seq, row, &chosen, topic, name)? {
-                more = true;
-                break;
-            }
+        if let Some(chosen) = selection.choose(row)?
+            && !gathered.take(seq, row, chosen)?
+        {
+            more = true;
+            break;
         }
         assert!(seq > end, "the log is read in ascending order");
         end = seq;
         scanned += 1;
     }
-    Ok(gathered.into_page(after, end, more, replay && !more))
+    let Gathered { rows, buffer, .. } = gathered;
+    let shared = Shared {
+        texts: selection.into_texts(),
+        now: db.dialect.now(),
+        replay: replay.then(|| Arc::clone(&lease.lane.route)),
+        buffer: buffer.into(),
+    };
+    let records = Arc::new(shared.records(&rows));
+    let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
+    let marks = Arc::new(move |n: u32| cursor::encode(if n == 0 { after } else { seqs[n as usize - 1] }));
+    Ok(Page { records, marks, end: cursor::encode(end), more, ended: replay && !more })
 }
 
 fn replay_end(db: &Db, lease: &Lease) -> Work<i64> {
@@ -87,120 +96,140 @@ fn replay_end(db: &Db, lease: &Lease) -> Work<i64> {
     Ok(end.ok_or_else(Error::fenced)?)
 }
 
-/// A page in the making.
+/// The rows of a page in the making.
 struct Gathered {
     limit: PageLimit,
-    now: Timestamp,
-    replay: Option<Arc<str>>,
-    records: Vec<Record>,
-    /// Per record, where its key, headers and payload lie in the buffer: four ends of three adjoining pieces.
-    pieces: Vec<[usize; 4]>,
-    seqs: Vec<i64>,
+    rows: Vec<GatheredRow>,
+    /// Key, headers and payload of each row, one behind the other.
     buffer: Vec<u8>,
     weight: usize,
 }
 
+/// What a record will need, but for its bytes.
+struct GatheredRow {
+    seq: i64,
+    topic: usize,
+    name: usize,
+    id: Uuid,
+    hash: Option<KeyHash>,
+    enqueued_at: i64,
+    deliver_at: Option<i64>,
+    expires_at: Option<i64>,
+    attempts_max: Option<i64>,
+    key_bytes: usize,
+    headers_bytes: usize,
+    payload_bytes: usize,
+}
+
 impl Gathered {
-    fn new(limit: PageLimit, now: Timestamp, replay: Option<Arc<str>>) -> Self {
-        Self {
-            limit: PageLimit { records: limit.records.max(1), ..limit },
-            now,
-            replay,
-            records: Vec::new(),
-            pieces: Vec::new(),
-            seqs: Vec::new(),
-            buffer: Vec::new(),
-            weight: 0,
-        }
+    fn new(limit: PageLimit) -> Self {
+        let limit = PageLimit { records: limit.records.max(1), ..limit };
+        Self { limit, rows: Vec::new(), buffer: Vec::new(), weight: 0 }
     }
 
     fn is_full(&self) -> bool {
-        self.records.len() >= self.limit.records as usize
+        self.rows.len() >= self.limit.records as usize
     }
 
-    /// Adds a record, unless it is too heavy for a page that has others: then `false`.
-    fn take(&mut self, seq: i64, row: &Row<'_>, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<bool> {
-        let key = chosen.key.unwrap_or_default();
+    /// Adds a row, unless it is too heavy for a page that has others: then `false`.
+    #[inline]
+    fn take(&mut self, seq: i64, row: &Row<'_>, chosen: Chosen<'_>) -> Work<bool> {
+        let Chosen { topic, id, key, hash, enqueued_at, name } = chosen;
+        let key = key.unwrap_or_default();
         let headers = optional_bytes(row, 9)?.unwrap_or_default();
         let payload = bytes(row, 10)?;
         // The same sum as `Envelope::weight`, before there is an envelope.
         let weight = key.len() + headers.len() + payload.len() + size_of::<Envelope>();
-        if !self.records.is_empty() && self.weight + weight > self.limit.bytes {
+        if self.rows.is_empty() {
+            self.reserve(weight);
+        } else if self.weight + weight > self.limit.bytes {
             return Ok(false);
         }
-        if self.records.is_empty() {
-            self.reserve(weight);
-        }
         self.weight += weight;
-        let mut ends = [self.buffer.len(); 4];
-        for (end, piece) in ends[1..].iter_mut().zip([key, headers, payload]) {
-            self.buffer.extend_from_slice(piece);
-            *end = self.buffer.len();
-        }
-        self.pieces.push(ends);
-        self.seqs.push(seq);
-        self.records.push(self.record(row, chosen, topic, name)?);
+        self.buffer.extend_from_slice(key);
+        self.buffer.extend_from_slice(headers);
+        self.buffer.extend_from_slice(payload);
+        self.rows.push(GatheredRow {
+            seq,
+            topic,
+            name,
+            id,
+            hash,
+            enqueued_at,
+            deliver_at: optional_integer(row, 6)?,
+            expires_at: optional_integer(row, 7)?,
+            attempts_max: optional_integer(row, 8)?,
+            key_bytes: key.len(),
+            headers_bytes: headers.len(),
+            payload_bytes: payload.len(),
+        });
         Ok(true)
     }
 
-    /// Guesses by the first record how long the page may become, within reason.
+    /// Guesses by the first row how long the page may become, within reason.
     fn reserve(&mut self, weight: usize) {
-        let records = (self.limit.records as usize).min(self.limit.bytes / weight + 1).min(2048);
-        self.records.reserve_exact(records);
-        self.pieces.reserve_exact(records);
-        self.seqs.reserve_exact(records);
-        self.buffer.reserve((weight - size_of::<Envelope>()) * records);
+        let rows = (self.limit.records as usize).min(self.limit.bytes / weight + 1).min(2048);
+        self.rows.reserve_exact(rows);
+        self.buffer.reserve((weight - size_of::<Envelope>()) * rows);
+    }
+}
+
+/// What all records of a page have in common.
+struct Shared {
+    texts: (Texts, Texts),
+    now: Timestamp,
+    replay: Option<Arc<str>>,
+    buffer: Bytes,
+}
+
+impl Shared {
+    /// The records of a page.
+    fn records(&self, rows: &[GatheredRow]) -> Vec<Record> {
+        let mut from = 0;
+        let record = |row: &GatheredRow| {
+            let key = from..from + row.key_bytes;
+            let headers = key.end..key.end + row.headers_bytes;
+            let payload = headers.end..headers.end + row.payload_bytes;
+            from = payload.end;
+            self.record(row, key, headers, payload)
+        };
+        rows.iter().map(record).collect()
     }
 
-    /// The record without its bytes; they follow when the buffer is complete.
-    fn record(&self, row: &Row<'_>, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<Record> {
-        let deliver_at = optional_integer(row, 6)?.map(Timestamp::from_micros);
-        let expires_at = optional_integer(row, 7)?.map(Timestamp::from_micros);
-        Ok(Record {
+    #[inline]
+    fn record(&self, row: &GatheredRow, key: Range<usize>, headers: Range<usize>, payload: Range<usize>) -> Record {
+        let deliver_at = row.deliver_at.map(Timestamp::from_micros);
+        let expires_at = row.expires_at.map(Timestamp::from_micros);
+        Record {
             envelope: Envelope {
-                id: MessageId(chosen.id),
-                topic,
-                name,
-                key: None,
-                headers: Headers::default(),
-                payload: Bytes::new(),
+                id: MessageId(row.id),
+                topic: Arc::clone(self.texts.0.text(row.topic)),
+                name: Arc::clone(self.texts.1.text(row.name)),
+                key: (!key.is_empty()).then(|| self.key(key)),
+                headers: Headers::from_encoded(self.piece(headers)),
+                payload: self.piece(payload),
                 deliver_at,
                 expires_at,
-                attempts_max: optional_integer(row, 8)?.map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX)),
+                attempts_max: row.attempts_max.map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX)),
             },
-            key: chosen.hash,
-            enqueued_at: Timestamp::from_micros(chosen.enqueued_at),
+            key: row.hash,
+            enqueued_at: Timestamp::from_micros(row.enqueued_at),
             wait: deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
             expires_in: expires_at.map(|at| at.since(self.now)),
             replay: self.replay.clone(),
-        })
-    }
-
-    fn into_page(self, after: i64, end: i64, more: bool, ended: bool) -> Page {
-        let Self { mut records, pieces, seqs, buffer, .. } = self;
-        let buffer = Bytes::from(buffer);
-        for (record, [from, key, headers, payload]) in records.iter_mut().zip(pieces) {
-            record.envelope.key = slice(&buffer, from..key).map(|key| ordering_key(&key));
-            if let Some(headers) = slice(&buffer, key..headers) {
-                record.envelope.headers = Headers::from_encoded(headers);
-            }
-            if let Some(payload) = slice(&buffer, headers..payload) {
-                record.envelope.payload = payload;
-            }
         }
-        let marks = Arc::new(move |n: u32| cursor::encode(if n == 0 { after } else { seqs[n as usize - 1] }));
-        Page { records: Arc::new(records), marks, end: cursor::encode(end), more, ended }
     }
-}
 
-/// SQLite does not insist on UTF-8, and neither a lost nor a stuck message would be better than a replacement character.
-fn ordering_key(bytes: &Bytes) -> OrderingKey {
-    OrderingKey::from_utf8(bytes.clone()).unwrap_or_else(|_| OrderingKey::from(&*text(bytes)))
-}
+    /// SQLite does not insist on UTF-8, and neither a lost nor a stuck message would be better than a replacement character.
+    fn key(&self, range: Range<usize>) -> OrderingKey {
+        OrderingKey::from_utf8(self.buffer.slice(range.clone()))
+            .unwrap_or_else(|_| OrderingKey::from(&*text(&self.buffer[range])))
+    }
 
-/// Nothing for nothing: an empty slice would keep the buffer alive for no use.
-fn slice(buffer: &Bytes, range: Range<usize>) -> Option<Bytes> {
-    (!range.is_empty()).then(|| buffer.slice(range))
+    /// Nothing for nothing: an empty slice would keep the buffer alive for no use.
+    fn piece(&self, range: Range<usize>) -> Bytes {
+        if range.is_empty() { Bytes::new() } else { self.buffer.slice(range) }
+    }
 }
 
 /// The columns of an envelope in both tables, in the order in which [`envelope`] expects them.
@@ -209,14 +238,13 @@ pub(crate) const ENVELOPE: &str =
 
 /// One envelope with buffers of its own, from a row that has [`ENVELOPE`] from column `first` on; for the few that are
 /// parked or looked at.
-pub(crate) fn envelope(db: &Db, row: &Row<'_>, first: usize) -> Work<(Envelope, Timestamp)> {
-    let mut interner = db.interner.borrow_mut();
-    let id = uuid::Uuid::from_slice(bytes(row, first)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
+pub(crate) fn envelope(row: &Row<'_>, first: usize) -> Work<(Envelope, Timestamp)> {
+    let id = Uuid::from_slice(bytes(row, first)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
     let key = optional_bytes(row, first + 3)?.map(|key| OrderingKey::from(&*text(key)));
     let envelope = Envelope {
         id: MessageId(id),
-        topic: interner.intern(bytes(row, first + 1)?),
-        name: interner.intern(bytes(row, first + 2)?),
+        topic: text(bytes(row, first + 1)?).into(),
+        name: text(bytes(row, first + 2)?).into(),
         key,
         headers: optional_bytes(row, first + 8)?
             .map(|headers| Headers::from_encoded(Bytes::copy_from_slice(headers)))

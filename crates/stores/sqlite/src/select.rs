@@ -11,8 +11,8 @@ use rusqlite::{Row, types::ValueRef};
 use uuid::Uuid;
 
 use crate::{
-    error::{Work, corrupt},
-    intern::{Interner, Last},
+    error::{Fault, Work, corrupt},
+    text::Texts,
 };
 
 /// The columns by which a record is chosen, in the order in which [`Selection::choose`] expects them.
@@ -23,42 +23,44 @@ pub(crate) struct Selection<'a> {
     reader: &'a Reader,
     replay: Option<&'a ReplayFilter>,
     lane: (u32, u32),
-    verdicts: Vec<Option<bool>>,
-    topic: Last,
-    name: Last,
+    topics: Texts,
+    names: Texts,
+    /// Per topic, whether it is ours.
+    verdicts: Vec<bool>,
 }
 
-/// A record that was chosen.
-pub(crate) struct Chosen<'a> {
-    pub(crate) topic: u32,
+/// A record that was chosen. Topic and name are numbers among the [`Selection`]'s texts.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen<'r> {
+    pub(crate) topic: usize,
     pub(crate) id: Uuid,
-    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) key: Option<&'r [u8]>,
     pub(crate) hash: Option<KeyHash>,
     pub(crate) enqueued_at: i64,
-    pub(crate) name: u32,
+    pub(crate) name: usize,
 }
 
 impl<'a> Selection<'a> {
     /// Lane `number` of `lanes`.
     pub(crate) fn new(reader: &'a Reader, number: u32, lanes: u32) -> Self {
-        let replay = reader.replay.as_ref().map(|replay| &replay.filter);
         Self {
             reader,
-            replay,
+            replay: reader.replay.as_ref().map(|replay| &replay.filter),
             lane: (number, lanes),
+            topics: Texts::default(),
+            names: Texts::default(),
             verdicts: Vec::new(),
-            topic: Last::default(),
-            name: Last::default(),
         }
     }
 
     /// Looks at a row that begins with [`CHOSEN_BY`]. `None`: not ours.
-    pub(crate) fn choose<'r>(&mut self, row: &'r Row<'_>, interner: &mut Interner) -> Work<Option<Chosen<'r>>> {
-        let topic = self.topic.number(bytes(row, 1)?, interner);
-        if !self.takes_topic(topic, interner) {
+    #[inline]
+    pub(crate) fn choose<'r>(&mut self, row: &'r Row<'_>) -> Work<Option<Chosen<'r>>> {
+        let topic = self.topics.number(bytes(row, 1)?);
+        if !self.takes_topic(topic) {
             return Ok(None);
         }
-        let id = Uuid::from_slice(bytes(row, 2)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
+        let Ok(id) = Uuid::from_slice(bytes(row, 2)?) else { return Err(short_id()) };
         let key = optional_bytes(row, 3)?;
         let (hash, ours) = self.reader.place(key, &id, self.lane.0, self.lane.1);
         if !ours {
@@ -69,19 +71,24 @@ impl<'a> Selection<'a> {
         if !self.replay.is_none_or(|filter| passes(filter, enqueued_at, key, name)) {
             return Ok(None);
         }
-        Ok(Some(Chosen { topic, id, key, hash, enqueued_at, name: self.name.number(name, interner) }))
+        Ok(Some(Chosen { topic, id, key, hash, enqueued_at, name: self.names.number(name) }))
     }
 
-    fn takes_topic(&mut self, number: u32, interner: &Interner) -> bool {
-        let index = number as usize;
-        if index >= self.verdicts.len() {
-            self.verdicts.resize(index + 1, None);
-        }
-        *self.verdicts[index].get_or_insert_with(|| {
-            let topic = interner.text(number);
+    /// The texts of the topics and names that were chosen.
+    pub(crate) fn into_texts(self) -> (Texts, Texts) {
+        (self.topics, self.names)
+    }
+
+    /// Matched when the topic is first seen: verdicts stand in the order of the topics' numbers.
+    #[inline]
+    fn takes_topic(&mut self, number: usize) -> bool {
+        if number == self.verdicts.len() {
+            let topic = self.topics.text(number);
             let also = self.replay.and_then(|filter| filter.topics.as_ref());
-            self.reader.topics.matches(topic) && also.is_none_or(|filter| filter.matches(topic))
-        })
+            let ours = self.reader.topics.matches(topic) && also.is_none_or(|filter| filter.matches(topic));
+            self.verdicts.push(ours);
+        }
+        self.verdicts[number]
     }
 }
 
@@ -93,31 +100,53 @@ fn passes(filter: &ReplayFilter, enqueued_at: i64, key: Option<&[u8]>, name: &[u
 }
 
 /// The bytes of a text or blob; other languages may have stored either.
+#[inline]
 pub(crate) fn bytes<'r>(row: &'r Row<'_>, column: usize) -> Work<&'r [u8]> {
-    optional_bytes(row, column)?.ok_or_else(|| corrupt("a column that cannot be empty is").into())
+    match row.get_ref(column)? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(bytes),
+        other => Err(unexpected(other)),
+    }
 }
 
 /// As [`bytes`], where nothing may be stored.
+#[inline]
 pub(crate) fn optional_bytes<'r>(row: &'r Row<'_>, column: usize) -> Work<Option<&'r [u8]>> {
     match row.get_ref(column)? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Some(bytes)),
         ValueRef::Null => Ok(None),
-        ValueRef::Integer(_) | ValueRef::Real(_) => Err(corrupt("a column of text or bytes holds a number").into()),
+        other => Err(unexpected(other)),
     }
 }
 
 /// A number.
+#[inline]
 pub(crate) fn integer(row: &Row<'_>, column: usize) -> Work<i64> {
-    optional_integer(row, column)?.ok_or_else(|| corrupt("a column that cannot be empty is").into())
+    match row.get_ref(column)? {
+        ValueRef::Integer(value) => Ok(value),
+        other => Err(unexpected(other)),
+    }
 }
 
 /// As [`integer`], where nothing may be stored.
+#[inline]
 pub(crate) fn optional_integer(row: &Row<'_>, column: usize) -> Work<Option<i64>> {
     match row.get_ref(column)? {
         ValueRef::Integer(value) => Ok(Some(value)),
         ValueRef::Null => Ok(None),
-        ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => {
-            Err(corrupt("a column of numbers holds something else").into())
-        }
+        other => Err(unexpected(other)),
     }
+}
+
+#[cold]
+fn unexpected(value: ValueRef<'_>) -> Fault {
+    Fault::from(corrupt(match value {
+        ValueRef::Null => "a column that cannot be empty is",
+        ValueRef::Integer(_) | ValueRef::Real(_) => "a column of text or bytes holds a number",
+        ValueRef::Text(_) | ValueRef::Blob(_) => "a column of numbers holds something else",
+    }))
+}
+
+#[cold]
+fn short_id() -> Fault {
+    Fault::from(corrupt("a message id does not have 16 bytes"))
 }

@@ -1,19 +1,17 @@
 //! Settle: the cursor moves, and what could not simply go on is parked, in one transaction under the lease's epoch.
 //!
-//! The usual settlement reads and writes one small row. A repeated one is recognised by its number: numbers grow within an
-//! epoch, so one that is not greater than the last has been applied.
+//! The usual settlement is one small update. A repeated one is recognised by its number: numbers grow within an epoch, so
+//! one that is not greater than the last has been applied.
 
 use postrider_core::{Error, lease::Lease, log::Settlement, time::Timestamp};
 use rusqlite::{OptionalExtension, params};
 
 use crate::{cursor, error::Work, lease::fence, parked::Rows, route::drop_empty_replays, worker::Db};
 
-/// By primary key, under the write lock.
-const SETTLED: &str = "SELECT settled FROM {p}lane WHERE route = ?1 AND number = ?2 AND epoch = ?3";
-
+/// By primary key, under the write lock. Epoch and number are asked in the same step: nothing changes if either is over.
 const ADVANCE: &str = "
 UPDATE {p}lane SET passed = coalesce(?4, passed), settled = ?5
- WHERE route = ?1 AND number = ?2 AND epoch = ?3";
+ WHERE route = ?1 AND number = ?2 AND epoch = ?3 AND (settled IS NULL OR settled < ?5)";
 
 const PASSED: &str = "SELECT passed FROM {p}lane WHERE route = ?1 AND number = ?2 AND epoch = ?3";
 
@@ -28,12 +26,15 @@ pub(crate) fn settle(db: &Db, lease: &Lease, settlement: &Settlement, now: Times
     let Settlement { number, advance, remove, park, change } = settlement;
     let advance = advance.as_ref().map(cursor::decode).transpose()?;
     let (route, lane, epoch) = (&*lease.lane.route, lease.lane.number, lease.epoch.0.cast_signed());
-    let settled: Option<Option<i64>> =
-        db.statement(SETTLED)?.query_row(params![route, lane, epoch], |row| row.get(0)).optional()?;
-    let settled = settled.ok_or_else(Error::fenced)?;
-    if settled.is_some_and(|last| *number <= last.cast_unsigned()) {
+    let written = db.statement(ADVANCE)?.execute(params![route, lane, epoch, advance, number.cast_signed()])?;
+    if written == 0 {
+        // Either the lane has another epoch, or this number has been applied.
+        return fence(db, lease);
+    }
+    if remove.is_empty() && park.is_empty() && change.is_empty() {
         return Ok(());
     }
+    // Cursor and rows commit together, so it makes no difference that the cursor is written first.
     let mut rows = Rows::new(db, route, now);
     for ordinal in remove {
         rows.remove(*ordinal)?;
@@ -42,10 +43,7 @@ pub(crate) fn settle(db: &Db, lease: &Lease, settlement: &Settlement, now: Times
     for (ordinal, parked) in change {
         rows.change(*ordinal, parked)?;
     }
-    rows.finish()?;
-    let written = db.statement(ADVANCE)?.execute(params![route, lane, epoch, advance, number.cast_signed()])?;
-    assert_eq!(written, 1, "the lane was there under this epoch a moment ago, and the lock is ours");
-    Ok(())
+    rows.finish()
 }
 
 /// Where the lane's stored cursor is.

@@ -5,20 +5,18 @@
 //! done. The writer's thread also watches the file for other processes' commits while it is idle (see [`crate::wake`]).
 
 use std::{
-    cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread,
 };
 
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
-use rusqlite::{CachedStatement, Connection, Transaction, TransactionBehavior};
+use rusqlite::{CachedStatement, Connection};
 use tokio::sync::oneshot;
 
 use crate::{
     dialect::Sqlite,
     error::{Fault, Work},
-    intern::Interner,
     wake::{Pace, Waker},
 };
 
@@ -26,14 +24,13 @@ use crate::{
 pub(crate) struct Db {
     pub(crate) connection: Connection,
     pub(crate) dialect: Sqlite,
-    pub(crate) interner: RefCell<Interner>,
 }
 
 impl Db {
     pub(crate) fn new(connection: Connection, dialect: Sqlite) -> Self {
         // Every statement of this crate stays prepared.
         connection.set_prepared_statement_cache_capacity(128);
-        Self { connection, dialect, interner: RefCell::default() }
+        Self { connection, dialect }
     }
 
     /// Prepares one of our statements, or takes it from the cache.
@@ -46,18 +43,34 @@ impl Db {
     /// The transaction is immediate: it takes the one write lock at its beginning, so it never fails half-way because
     /// another writer was faster. The instant is taken under that lock, so a long wait for it makes no time wrong.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
-        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
-        let outcome = work(self, self.dialect.now())?;
-        transaction.commit()?;
-        Ok(outcome)
+        self.transact("BEGIN IMMEDIATE", work)
     }
 
     /// Runs `work` on one consistent state of the database.
     pub(crate) fn look<T>(&self, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
-        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Deferred)?;
+        self.transact("BEGIN DEFERRED", work)
+    }
+
+    /// With statements that stay prepared, unlike those of rusqlite's own transactions.
+    fn transact<T>(&self, begin: &str, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
+        self.connection.prepare_cached(begin)?.execute([])?;
+        let open = Open(&self.connection);
         let outcome = work(self, self.dialect.now())?;
-        transaction.commit()?;
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        drop(open);
         Ok(outcome)
+    }
+}
+
+/// Rolls back what is still open when it is dropped: after an error, a failed commit, or a panic.
+struct Open<'a>(&'a Connection);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        // SQLite has rolled some back on its own.
+        if !self.0.is_autocommit() {
+            let _ = self.0.execute_batch("ROLLBACK");
+        }
     }
 }
 

@@ -78,12 +78,10 @@ fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u
         "SELECT {CHOSEN_BY}, deliver_at FROM {{p}}log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq"
     ))?;
     let mut rows = statement.query(params![least, route.replay_end.unwrap_or(i64::MAX)])?;
-    let mut interner = db.interner.borrow_mut();
-    interner.tidy();
     let mut whole = Selection::new(&route.reader, 0, 1);
     let (mut pending, mut oldest) = (0, None::<Duration>);
     while let Some(row) = rows.next()? {
-        let Some(chosen) = whole.choose(row, &mut interner)? else { continue };
+        let Some(chosen) = whole.choose(row)? else { continue };
         let seq: i64 = row.get(0)?;
         let open = lanes
             .iter()

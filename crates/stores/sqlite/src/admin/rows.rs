@@ -76,12 +76,12 @@ pub(super) fn parked(
     let mut rows = statement.query(rusqlite::params_from_iter(values))?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        found.push(shown(db, row, now)?);
+        found.push(shown(row, now)?);
     }
     Ok(found)
 }
 
-fn shown(db: &Db, row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
+fn shown(row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
     let state = ParkedState::parse(&row.get::<_, String>(2)?).ok_or_else(|| corrupt("a parked row has no state"))?;
     let waits = matches!(state, ParkedState::Scheduled | ParkedState::Retrying);
     let due_at: Option<i64> = row.get(7)?;
@@ -95,7 +95,7 @@ fn shown(db: &Db, row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
         cause: code.map(|code| Ok::<_, rusqlite::Error>((code, row.get(6)?))).transpose()?,
         due_in: due_at.filter(|_| waits).map(|at| Timestamp::from_micros(at).since(now)),
         age: now.since(Timestamp::from_micros(row.get(8)?)),
-        envelope: envelope(db, row, 9)?.0,
+        envelope: envelope(row, 9)?.0,
     })
 }
 
@@ -145,7 +145,7 @@ fn record(db: &Db, seq: i64) -> Work<(postrider_core::envelope::Envelope, Timest
     let mut statement = db.statement(&format!("SELECT {ENVELOPE} FROM {{p}}log WHERE seq = ?1"))?;
     let mut rows = statement.query([seq])?;
     let row = rows.next()?.ok_or_else(|| corrupt("a record that was just found is gone"))?;
-    envelope(db, row, 0)
+    envelope(row, 0)
 }
 
 /// Per reader that the record belongs to: whether its lane has passed it.
@@ -166,6 +166,6 @@ fn belongs(db: &Db, seq: i64, route: &Route, lane: u32) -> Work<bool> {
     let mut statement = db.statement(&format!("SELECT {CHOSEN_BY} FROM {{p}}log WHERE seq = ?1"))?;
     let mut rows = statement.query([seq])?;
     let Some(row) = rows.next()? else { return Ok(false) };
-    let chosen = Selection::new(&route.reader, lane, route.lanes).choose(row, &mut db.interner.borrow_mut())?;
+    let chosen = Selection::new(&route.reader, lane, route.lanes).choose(row)?;
     Ok(chosen.is_some())
 }
