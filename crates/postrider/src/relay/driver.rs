@@ -130,6 +130,9 @@ impl LaneDriver {
     }
 }
 
+/// In place of a time to ask whether a replay is over: it was asked, and the answer is under way.
+const FINISHING: Tick = Tick::MAX;
+
 /// A page whose records are not all passed yet.
 struct KeptPage {
     number: u64,
@@ -183,7 +186,8 @@ impl Work {
         loop {
             let now = ticks(self.context.runtime.now());
             let wanted = *orders.borrow_and_update();
-            if wanted.fenced {
+            // The store forgets a replay's lane when it is over, and a heartbeat may miss it before that answer is here.
+            if wanted.fenced && !self.finishing() {
                 return Ended::Fenced;
             }
             self.obey(now, wanted);
@@ -293,6 +297,9 @@ impl Work {
                 self.lane.hint(now);
                 self.wait_for_hint();
             }
+            // Perhaps because the replay is over: `finish` will say.
+            Done::Read(Err(error)) if error.is_fenced() && self.finishing() => self.lane.read_failed(now),
+            Done::Due(Err(error)) if error.is_fenced() && self.finishing() => self.lane.due_failed(now),
             Done::Read(Err(error))
             | Done::Due(Err(error))
             | Done::Recounted(Err(error))
@@ -358,9 +365,14 @@ impl Work {
         self.finish_at.filter(|_| self.drain_by.is_none() && self.lane.idle())
     }
 
+    /// The store has been asked whether the replay is over, and has not answered.
+    fn finishing(&self) -> bool {
+        self.finish_at == Some(FINISHING)
+    }
+
     fn ask_whether_finished(&mut self, now: Tick) {
         if self.next_finish().is_some_and(|at| now >= at) {
-            self.finish_at = Some(Tick::MAX);
+            self.finish_at = Some(FINISHING);
             let (log, lease) = (Arc::clone(&self.context.log), Arc::clone(&self.lease));
             self.begin(async move { Done::Finished(log.finish(&lease).await) });
         }

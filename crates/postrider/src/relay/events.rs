@@ -79,7 +79,8 @@ pub enum Event<'a> {
     },
     /// The store could not do something; it is tried again.
     StoreFailed {
-        /// What: `register`, `heartbeat`, `acquire`, `resume`, `read`, `due`, `settle`, `release`, `finish`, `purge`.
+        /// What: `register`, `heartbeat`, `acquire`, `resume`, `read`, `due`, `settle`, `release`, `finish`, `purge`,
+        /// `retire`.
         operation: &'static str,
         /// How.
         error: &'a Error,

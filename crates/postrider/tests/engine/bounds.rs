@@ -65,9 +65,13 @@ async fn a_line_that_reaches_its_limit_stops_the_lane_until_there_is_room(place:
     let stalled = Seen::Stalled(fourth, "held_rows_max");
     until("the lane to say so", async || relay.observed().has(&stalled)).await;
     until("another key that is in the window", async || broker.has("b1")).await;
-    let status = place.status("all").await;
-    assert_eq!((status.parked.dead, status.parked.held, status.pending), (1, 2, 3), "the cursor waits at the fourth");
-    assert!(status.oldest_pending_age.is_some_and(|age| age > Duration::ZERO), "and the age says so");
+    until("the cursor to wait at the fourth", async || {
+        let status = place.status("all").await;
+        (status.parked.dead, status.parked.held, status.pending) == (1, 2, 3)
+    })
+    .await;
+    let age = place.status("all").await.oldest_pending_age;
+    assert!(age.is_some_and(|age| age > Duration::ZERO), "and the age says so");
     assert_eq!(place.discard_dead().await, 1);
     until("the rest of the key", async || broker.has("a5")).await;
     until("the cursor to pass", async || place.status("all").await.pending == 0).await;

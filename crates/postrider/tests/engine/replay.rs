@@ -1,6 +1,6 @@
 //! Replay: delivered again by a reader of its own, marked as such, while the live cursor stays where it is.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use postrider::{
     Envelope, Route,
@@ -8,13 +8,14 @@ use postrider::{
         admin::{Actor, ReplaySpec},
         headers::REPLAY,
         lease::ReplayFilter,
+        log::Log,
         topic::TopicFilter,
         transport::Subscriber,
     },
 };
 use postrider_transport_memory::MemoryTransport;
 
-use crate::support::{Broker, Place, Running, Seen, Stuck, message, route, until};
+use crate::support::{Broker, Place, Probe, Running, Seen, Stuck, message, route, until};
 
 on_every_store_with_its_clock!(
     a_replay_delivers_what_its_filter_chooses_and_marks_it,
@@ -124,6 +125,22 @@ async fn a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled(place: Place) {
     assert!(batches.len() < 100, "cancelled before its end");
     place.commit_labels(&["a100"]);
     until("the route to go on", async || broker.has("a100")).await;
+    relay.drained().await;
+}
+
+/// The store forgets the lane with the replay, so the next heartbeat may miss it before the answer is here.
+#[tokio::test]
+async fn a_replay_that_is_over_is_not_taken_for_a_lost_lane() {
+    let (place, broker) = (Place::memory(), Broker::new());
+    let log: Arc<dyn Log> = Arc::new(Probe::new(&place.log).slow_to_finish());
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&log, [route("all", &broker)]);
+    until("the live one", async || broker.has("a1")).await;
+    let name = place.admin.replay(&replay(ReplayFilter::default()), &Actor::new("tester")).await.unwrap();
+    let ended = |seen: &Seen| matches!(seen, Seen::LaneEnded(..));
+    until("its end", async || relay.observed().count(ended) == 1).await;
+    assert!(relay.observed().has(&Seen::LaneEnded(format!("{name}/0"), "finished")), "{:?}", relay.observed().all());
+    assert_eq!(relay.stats().fenced(), 0);
     relay.drained().await;
 }
 

@@ -76,9 +76,12 @@ async fn a_message_that_expires_while_it_is_parked_is_not_published(place: Place
     broker.reject(&["a1"]);
     let held = Envelope { expires_at: Some(place.now().saturating_add(HOUR)), ..message("a2") };
     place.commit(vec![message("a1"), held, message("a3")]);
-    let relay = Running::start(&place.log, [route("all", &broker).retry(retries(1))]);
+    let probe = Probe::new(&place.log);
+    let log: Arc<dyn Log> = Arc::new(probe.clone());
+    let relay = Running::start(&log, [route("all", &broker).retry(retries(1))]);
     until("the line", async || place.parked(ParkedState::Held).await.len() == 2).await;
     place.pass(2 * HOUR);
+    probe.due_read().await;
     assert_eq!(place.discard_dead().await, 1);
     until("the rest of the key", async || broker.has("a3")).await;
     relay.drained().await;

@@ -13,6 +13,8 @@ use postrider::core::{
     parked::{DueLimit, DuePage},
 };
 
+use tokio::sync::watch;
+
 use super::until;
 
 /// Clones count together.
@@ -22,19 +24,31 @@ pub(crate) struct Probe(Arc<State>);
 struct State {
     inner: Arc<dyn Log>,
     deaf: AtomicBool,
-    heartbeats: AtomicU64,
+    slow_to_finish: AtomicBool,
+    heartbeats: watch::Sender<u64>,
     dues: AtomicU64,
 }
 
 impl Probe {
     pub(crate) fn new(inner: &Arc<dyn Log>) -> Self {
-        let (heartbeats, dues) = (AtomicU64::default(), AtomicU64::default());
-        Self(Arc::new(State { inner: Arc::clone(inner), deaf: AtomicBool::default(), heartbeats, dues }))
+        Self(Arc::new(State {
+            inner: Arc::clone(inner),
+            deaf: AtomicBool::default(),
+            slow_to_finish: AtomicBool::default(),
+            heartbeats: watch::Sender::new(0),
+            dues: AtomicU64::default(),
+        }))
     }
 
     /// No hint comes through.
     pub(crate) fn without_hints(self) -> Self {
         self.0.deaf.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// `finish` is answered only when the relay has had a heartbeat after it was done.
+    pub(crate) fn slow_to_finish(self) -> Self {
+        self.0.slow_to_finish.store(true, Ordering::SeqCst);
         self
     }
 
@@ -46,8 +60,10 @@ impl Probe {
 
     /// Waits until the relay knows what a heartbeat that began after this call has found.
     pub(crate) async fn heartbeat(&self) {
-        let before = self.0.heartbeats.load(Ordering::SeqCst);
-        until("two more heartbeats", async || self.0.heartbeats.load(Ordering::SeqCst) >= before + 2).await;
+        let mut heartbeats = self.0.heartbeats.subscribe();
+        let enough = *heartbeats.borrow() + 2;
+        let waited = tokio::time::timeout(super::DEADLINE, heartbeats.wait_for(|beats| *beats >= enough)).await;
+        waited.expect("two more heartbeats").expect("the probe is still here");
     }
 }
 
@@ -61,7 +77,7 @@ impl Log for Probe {
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
-        self.0.heartbeats.fetch_add(1, Ordering::SeqCst);
+        self.0.heartbeats.send_modify(|beats| *beats += 1);
         self.0.inner.heartbeat(node)
     }
 
@@ -95,7 +111,13 @@ impl Log for Probe {
     }
 
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {
-        self.0.inner.finish(lease)
+        Box::pin(async move {
+            let finished = self.0.inner.finish(lease).await;
+            if self.0.slow_to_finish.load(Ordering::SeqCst) {
+                self.heartbeat().await;
+            }
+            finished
+        })
     }
 
     fn purge(&self, retention: Retention) -> BoxFuture<'_, Result<u64>> {
