@@ -82,3 +82,82 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "the handler panicked".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use postrider_core::{envelope::Envelope, log::Record, time::Timestamp};
+
+    use super::*;
+
+    fn batch(payloads: &[&str]) -> Vec<RecordRef> {
+        let record = |payload: &&str| {
+            let envelope = Envelope::new("t", "n", (*payload).to_owned());
+            let (wait, enqueued_at) = (Duration::ZERO, Timestamp::from_micros(0));
+            RecordRef::single(Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None })
+        };
+        payloads.iter().map(record).collect()
+    }
+
+    fn cause(outcome: &Outcome) -> (&str, &str) {
+        match outcome {
+            Outcome::Rejected(cause) => (cause.code(), cause.detail()),
+            other => panic!("rejected was expected: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn each_message_has_the_outcome_that_its_call_returned() {
+        let handler = Handler::new(|record: RecordRef| async move {
+            match &record.envelope.payload[..] {
+                b"fine" => Ok(()),
+                _ => Err("no such customer"),
+            }
+        });
+        let outcomes = handler.publish(batch(&["fine", "bad", "fine"])).await;
+        assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Durable, &Outcome::Durable));
+        assert_eq!(cause(&outcomes[1]), ("handler", "no such customer"));
+    }
+
+    #[tokio::test]
+    async fn a_handler_may_say_exactly_what_became_of_a_message() {
+        let pause = Outcome::Throttled(Duration::from_secs(1));
+        let answer = pause.clone();
+        let handler = Handler::new(move |_| std::future::ready(answer.clone()));
+        assert_eq!(handler.publish(batch(&["x"])).await, [pause]);
+        let nothing_to_say = Handler::new(|_| async {});
+        assert_eq!(nothing_to_say.publish(batch(&["x"])).await, [Outcome::Durable]);
+    }
+
+    #[tokio::test]
+    async fn a_panic_before_or_inside_the_future_rejects_its_own_message_only() {
+        let handler = Handler::new(|record: RecordRef| {
+            assert!(record.envelope.payload != "at once", "before there is a future");
+            async move {
+                let payload = String::from_utf8_lossy(&record.envelope.payload).into_owned();
+                assert!(payload != "later", "inside: {payload}");
+                if payload == "odd" {
+                    std::panic::panic_any(7);
+                }
+            }
+        });
+        let outcomes = handler.publish(batch(&["at once", "later", "odd", "fine"])).await;
+        assert_eq!(cause(&outcomes[0]), ("panic", "before there is a future"));
+        assert_eq!(cause(&outcomes[1]), ("panic", "inside: later"));
+        assert_eq!(cause(&outcomes[2]), ("panic", "the handler panicked"));
+        assert_eq!(outcomes[3], Outcome::Durable);
+    }
+
+    #[tokio::test]
+    async fn the_calls_of_a_batch_run_at_the_same_time() {
+        let together = std::sync::Arc::new(tokio::sync::Barrier::new(3));
+        let handler = Handler::new(move |_| {
+            let together = std::sync::Arc::clone(&together);
+            async move {
+                together.wait().await; // passes only once all three are here
+            }
+        });
+        assert_eq!(handler.publish(batch(&["a", "b", "c"])).await, vec![Outcome::Durable; 3]);
+    }
+}

@@ -56,3 +56,29 @@ impl Options {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_have_no_problems() {
+        assert_eq!(Options::default().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_problem_is_named_with_its_value() {
+        let ms = Duration::from_millis;
+        let wrong =
+            Options { lease_life: ms(99), heartbeat_every: ms(34), purge_every: Duration::ZERO, ..Options::default() };
+        let problems = wrong.problems();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].contains("lease_life is 99ms"));
+        assert!(problems[1].contains("heartbeat_every is 34ms"));
+        assert!(problems[2].contains("purge_every"));
+        let at_the_limit = Options { lease_life: ms(300), heartbeat_every: ms(100), ..Options::default() };
+        assert_eq!(at_the_limit.problems(), Vec::<String>::new());
+        let never = Options { heartbeat_every: Duration::ZERO, ..Options::default() };
+        assert_eq!(never.problems().len(), 1);
+    }
+}

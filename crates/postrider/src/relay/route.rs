@@ -334,3 +334,63 @@ impl fmt::Debug for Route {
         f.debug_struct("Route").field("name", &self.name).field("publisher", &self.publisher).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::Handler;
+
+    fn route(name: &str) -> Route {
+        Route::new(name, Handler::new(|_| async {}))
+    }
+
+    #[test]
+    fn the_defaults_have_no_problems() {
+        assert_eq!(route("billing").problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_number_has_its_bounds() {
+        let wrong: [(&str, Route); 12] = [
+            ("window", route("r").window(0)),
+            ("page", route("r").page(0)),
+            ("batches: messages", route("r").batches(0, 1)),
+            ("batches: at the same time", route("r").batches(1, 0)),
+            ("settle: every", route("r").settle(0, Duration::ZERO)),
+            ("unknown: times", route("r").unknown(0, Duration::ZERO)),
+            ("due: lines", route("r").due(0, 1)),
+            ("due: rows per line", route("r").due(1, 0)),
+            ("hold_at_most: rows per key", route("r").hold_at_most(0, 1)),
+            ("hold_at_most: keys", route("r").hold_at_most(1, 0)),
+            ("rate", route("r").rate(0)),
+            ("window", route("r").window(1_000_001)),
+        ];
+        for (name, route) in wrong {
+            let problems = route.problems();
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].starts_with(&format!("route `r`: {name} is ")), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_replays_use_is_refused() {
+        assert!(route("r#replay-1").problems().iter().any(|problem| problem.contains("reserved for replays")));
+    }
+
+    #[test]
+    fn topics_that_are_said_again_replace_the_wrong_ones() {
+        let mended = route("r").topics(["a.**.b"]).topics(["a.*"]);
+        assert_eq!(mended.problems(), Vec::<String>::new());
+        assert_eq!(mended.spec().topics.to_string(), "a.*");
+        assert_eq!(route("r").topics::<&str>([]).problems().len(), 1, "no topic at all is a mistake");
+    }
+
+    #[test]
+    fn the_slower_of_route_and_replay_decides_the_rate() {
+        let rate = |route: Route, replay| route.lane_options(replay, 0, Plant::None).rate;
+        assert_eq!(rate(route("r"), None), None);
+        assert_eq!(rate(route("r"), Some(5)), Some(5));
+        assert_eq!(rate(route("r").rate(3), Some(5)), Some(3));
+        assert_eq!(rate(route("r").rate(9), Some(5)), Some(5));
+    }
+}

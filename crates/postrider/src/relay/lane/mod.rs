@@ -511,3 +511,6 @@ impl Lane {
         cfg!(feature = "planted") && self.options.plant == plant
     }
 }
+
+#[cfg(test)]
+mod tests;
