@@ -108,12 +108,9 @@ impl Builder {
     }
 
     fn open_blocking(self) -> Result<SqliteStore> {
-        let dialect = Sqlite::new(&self.prefix, Arc::clone(&self.clock))?;
+        let dialect = Sqlite::new(&self.prefix, Arc::clone(&self.clock))?.in_file(&self.path);
         let file: Arc<str> = self.path.display().to_string().into();
-        let opened = |work: Work<Db>| {
-            work.map_err(|fault| fault.into_error("open the database", &file))
-                .map_err(|error| migrations::located(error, &file))
-        };
+        let opened = |work: Work<Db>| work.map_err(|fault| fault.into_error("open the database", &file));
         let waker = Waker::new();
         let writer = opened(self.writer(&dialect))?;
         let reader = opened(self.another(&dialect))?;
@@ -131,7 +128,7 @@ impl Builder {
     fn writer(&self, dialect: &Sqlite) -> Work<Db> {
         let connection = connect(&self.path, self.busy_timeout)?;
         if connection.is_readonly("main")? {
-            return Err(read_only(&self.path).into());
+            return Err(read_only().into());
         }
         if self.migrate {
             migrations::apply(&connection, dialect)?;
@@ -158,7 +155,7 @@ pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> Work<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(busy_timeout)?;
     if connection.is_readonly("main")? {
-        return Err(read_only(path).into());
+        return Err(read_only().into());
     }
     enter_wal(&connection, busy_timeout)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -202,9 +199,8 @@ fn check_library(number: i32, version: &str) -> Result<()> {
     Ok(())
 }
 
-fn read_only(path: &Path) -> Error {
+fn read_only() -> Error {
     Error::new(ErrorKind::Denied, "the database is read-only: check the permissions of the file and its folder")
-        .with("file", path.display())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! It holds no connection, so an application can enqueue without opening the store. Statements are written with `{p}` in
 //! place of the tables' prefix; this is where they get their names.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use postrider_core::{Error, Result, time::Timestamp};
 
@@ -27,7 +27,10 @@ pub const PREFIX_BYTES_MAX: usize = 48;
 /// assert!(Sqlite::with_prefix("shop; drop table").is_err());
 /// ```
 #[derive(Clone)]
-pub struct Sqlite(Arc<Inner>);
+pub struct Sqlite {
+    shared: Arc<Inner>,
+    file: Option<Arc<str>>,
+}
 
 struct Inner {
     prefix: String,
@@ -55,28 +58,42 @@ impl Sqlite {
                 .with("prefix", prefix.escape_debug().to_string().chars().take(80).collect::<String>())
                 .with("bytes_max", PREFIX_BYTES_MAX));
         }
-        Ok(Self(Arc::new(Inner { prefix: prefix.to_owned(), clock, inserts: Inserts::new(prefix) })))
+        let shared = Inner { prefix: prefix.to_owned(), clock, inserts: Inserts::new(prefix) };
+        Ok(Self { shared: Arc::new(shared), file: None })
+    }
+
+    /// The file to name in errors, as its user wrote it. The one that [`SqliteStore::dialect`](crate::SqliteStore::dialect)
+    /// returns has it already; without it, an error of an enqueue names the file as SQLite knows it, by its full path.
+    #[must_use]
+    pub fn in_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.file = Some(path.as_ref().display().to_string().into());
+        self
+    }
+
+    /// The file, if it was named.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.file.as_deref()
     }
 
     /// The prefix of all tables.
     #[must_use]
     pub fn prefix(&self) -> &str {
-        &self.0.prefix
+        &self.shared.prefix
     }
 
     /// The instant by the store's clock. The one door through which time enters this crate.
     pub(crate) fn now(&self) -> Timestamp {
-        (self.0.clock)()
+        (self.shared.clock)()
     }
 
     /// The rendered statements of an enqueue.
     pub(crate) fn inserts(&self) -> &Inserts {
-        &self.0.inserts
+        &self.shared.inserts
     }
 
     /// Puts the tables' prefix into a statement.
     pub(crate) fn render(&self, sql: &str) -> String {
-        sql.replace("{p}", &self.0.prefix)
+        sql.replace("{p}", &self.shared.prefix)
     }
 }
 
@@ -88,7 +105,7 @@ impl Default for Sqlite {
 
 impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sqlite").field("prefix", &self.0.prefix).finish_non_exhaustive()
+        f.debug_struct("Sqlite").field("prefix", &self.shared.prefix).finish_non_exhaustive()
     }
 }
 

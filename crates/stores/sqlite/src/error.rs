@@ -30,10 +30,14 @@ impl From<Error> for Fault {
 }
 
 impl Fault {
-    /// The error that a caller sees. `operation` is what was being done, `file` where.
+    /// The error that a caller sees. `operation` is what was being done, `file` where, as its user wrote it. What is wrong
+    /// with a question rather than with the file does not name it.
     pub(crate) fn into_error(self, operation: &'static str, file: &str) -> Error {
         match self {
-            Self::Ours(error) => error,
+            Self::Ours(error) => match error.kind() {
+                ErrorKind::Fenced | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Limit => error,
+                _ => error.with("file", file),
+            },
             Self::Sqlite(error) => from_rusqlite(error, operation).with("file", file),
         }
     }
@@ -143,5 +147,9 @@ mod tests {
         let error = Fault::from(inner).into_error("settle", "/data/shop.db");
         assert_eq!(error.to_string(), "settle (code: 13, file: /data/shop.db)");
         assert!(error.chain().contains("full"), "{}", error.chain());
+        let ours = Fault::from(corrupt("a counter is missing")).into_error("settle", "shop.db");
+        assert_eq!(ours.to_string(), "a counter is missing (file: shop.db)");
+        let fenced = Fault::from(Error::fenced()).into_error("settle", "shop.db");
+        assert!(!fenced.to_string().contains("shop.db"), "{fenced}");
     }
 }

@@ -64,3 +64,58 @@ pub(crate) fn finish(db: &Db, lease: &Lease) -> Work<bool> {
     drop_empty_replays(db)?;
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use postrider_core::{
+        lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
+        topic::TopicFilter,
+    };
+    use rusqlite::trace::{TraceEvent, TraceEventCodes};
+
+    use super::*;
+    use crate::{config, dialect::Sqlite, lease, migrations};
+
+    thread_local! {
+        static RUN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn note(event: TraceEvent<'_>) {
+        if let TraceEvent::Stmt(statement, _) = event {
+            let first: String = statement.sql().split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+            RUN.with_borrow_mut(|run| run.push(first));
+        }
+    }
+
+    #[test]
+    fn a_plain_settlement_is_one_update() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = config::connect(&folder.path().join("a.db"), config::BUSY_TIMEOUT).unwrap();
+        migrations::apply(&connection, &Sqlite::default()).unwrap();
+        let db = Db::new(connection, Sqlite::default());
+        let lease_life = std::time::Duration::from_secs(60);
+        let node = Node { id: NodeId::generate(), name: "test".into(), routes: vec!["r".into()], lease_life };
+        let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
+        let spec = RouteSpec { name: "r".into(), topics, order, lanes: 1, start };
+        db.write(|db, now| lease::register(db, &node, &[spec], now)).unwrap();
+        let lane = LaneId { route: "r".into(), number: 0 };
+        let lease = db.write(|db, now| lease::acquire(db, &lane, &node, now)).unwrap().unwrap();
+        let settle = |number| {
+            let settlement =
+                Settlement { number, advance: Some(cursor::encode(number.cast_signed())), ..Settlement::default() };
+            RUN.take();
+            db.write(|db, now| settle(db, &lease, &settlement, now)).unwrap();
+            RUN.take()
+        };
+        db.connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note));
+        for number in 1..=3 {
+            assert_eq!(settle(number), ["BEGIN IMMEDIATE", "UPDATE postrider_lane", "COMMIT"]);
+            assert_eq!(passed(&db, &lease).unwrap(), number.cast_signed());
+        }
+        // A repetition looks once more why nothing was written.
+        assert_eq!(settle(1), ["BEGIN IMMEDIATE", "UPDATE postrider_lane", "SELECT 1", "COMMIT"]);
+        assert_eq!(passed(&db, &lease).unwrap(), 3);
+    }
+}

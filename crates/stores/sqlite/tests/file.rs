@@ -226,6 +226,39 @@ async fn a_folder_that_does_not_exist_is_named() {
 }
 
 #[tokio::test]
+async fn every_error_names_the_file_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    // SQLite itself would name it without the dot.
+    let path = folder.path().join("./shop.db");
+    let written = format!("file: {}", path.display());
+    let store = SqliteStore::open(&path).await.unwrap();
+    let lease = take(&store).await;
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    let mut connection = Connection::open(&path).unwrap();
+    connection.execute_batch("DROP TABLE postrider_log; DELETE FROM postrider_counter").unwrap();
+
+    let limit = postrider_core::log::PageLimit { records: 10, bytes: 1 << 20 };
+    let mut errors = vec![store.read(&lease, &cursor, limit).await.unwrap_err()];
+    // One of ours: a counter is missing.
+    store.release(&lease).await.unwrap();
+    errors.push(store.acquire(&lease.lane, &support::node()).await.unwrap_err());
+    let mut transaction = connection.transaction().unwrap();
+    errors.push(transaction.append(&store.dialect(), batch(envelopes(1))).unwrap_err());
+    errors.push(transaction.append(&Sqlite::default().in_file(&path), batch(envelopes(1))).unwrap_err());
+    drop(transaction);
+    connection.execute_batch("UPDATE postrider_migration SET checksum = 'ffff'").unwrap();
+    errors.push(refused(&path).await);
+    errors.push(migrations::status(&path, &Sqlite::default()).unwrap_err());
+    errors.push(migrations::up(&path, &Sqlite::default()).unwrap_err());
+    let uri = format!("file:{}?mode=ro", path.display());
+    let read_only = refused(Path::new(&uri)).await;
+    assert_eq!(read_only.to_string().matches(&format!("file: {uri}")).count(), 1, "{read_only}");
+    for error in errors {
+        assert_eq!(error.to_string().matches(&written).count(), 1, "{error} must name the file, once, as {written}");
+    }
+}
+
+#[tokio::test]
 async fn a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full.db");

@@ -96,7 +96,7 @@ fn insert(connection: &Connection, sql: &str, run: &[Envelope], now: i64) -> rus
 
 /// A missing table is only "an error" to SQLite; look whether that is it, and say what to do.
 fn explain(connection: &Connection, store: &Sqlite, error: rusqlite::Error) -> Error {
-    let file = connection.path().unwrap_or_default().to_owned();
+    let file = store.file().or(connection.path()).unwrap_or_default().to_owned();
     let missing = code_of(&error) == Some(ffi::SQLITE_ERROR)
         && table_exists(connection, &store.render("{p}log")).is_ok_and(|exists| !exists);
     if missing {

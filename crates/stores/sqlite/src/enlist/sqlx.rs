@@ -37,20 +37,25 @@ impl Enlist<Sqlite> for sqlx::Transaction<'_, sqlx::Sqlite> {
                         .bind(headers_or_null(&envelope.headers))
                         .bind(envelope.payload.as_ref());
                 }
-                query.execute(&mut **self).await.map_err(translate)?;
+                query.execute(&mut **self).await.map_err(|error| translate(store, error))?;
             }
             Ok(())
         })
     }
 }
 
-fn translate(error: sqlx::Error) -> Error {
+fn translate(store: &Sqlite, error: sqlx::Error) -> Error {
     let code = match &error {
         sqlx::Error::Database(database) => database.code().and_then(|code| code.parse().ok()),
         _ => None,
     };
-    match code {
-        Some(code) => from_code(code, "enqueue").caused_by(error),
-        None => Error::new(ErrorKind::Unavailable, "enqueue").caused_by(error),
-    }
+    let translated = match code {
+        Some(code) => from_code(code, "enqueue"),
+        None => Error::new(ErrorKind::Unavailable, "enqueue"),
+    };
+    let located = match store.file() {
+        Some(file) => translated.with("file", file),
+        None => translated,
+    };
+    located.caused_by(error)
 }

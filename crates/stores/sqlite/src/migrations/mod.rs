@@ -89,7 +89,6 @@ pub fn status(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>>
     look(path)
         .and_then(|connection| standings(&connection, dialect))
         .map_err(|fault| fault.into_error("look at the schema", &file))
-        .map_err(|error| located(error, &file))
 }
 
 /// The migrations that [`up`] would apply. Blocks.
@@ -109,7 +108,6 @@ pub fn up(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
     config::connect(path.as_ref(), config::BUSY_TIMEOUT)
         .and_then(|connection| apply(&connection, dialect))
         .map_err(|fault| fault.into_error("migrate", &file))
-        .map_err(|error| located(error, &file))
 }
 
 /// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database.
@@ -211,11 +209,6 @@ fn look(path: &Path) -> Work<Connection> {
     let connection = Connection::open_with_flags(path, flags).map_err(Fault::from)?;
     connection.busy_timeout(config::BUSY_TIMEOUT)?;
     Ok(connection)
-}
-
-/// Our own errors do not know the file yet.
-pub(crate) fn located(error: Error, file: &str) -> Error {
-    if error.kind() == ErrorKind::Schema { error.with("file", file) } else { error }
 }
 
 #[cfg(test)]
