@@ -255,3 +255,87 @@ impl Enqueue {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use postrider_core::{Error, ErrorKind};
+
+    use super::*;
+
+    #[derive(serde::Serialize)]
+    struct Ping;
+
+    impl Message for Ping {
+        const NAME: &'static str = "ping";
+        fn key(&self) -> Option<Cow<'_, str>> {
+            Some("own".into())
+        }
+        fn attempts_max(&self) -> Option<u32> {
+            Some(4)
+        }
+    }
+
+    #[derive(serde::Serialize)]
+    struct Unwritable;
+
+    impl Message for Unwritable {
+        const NAME: &'static str = "unwritable";
+        fn encode(&self) -> Result<Vec<u8>> {
+            Err(Error::invalid("cannot be written"))
+        }
+    }
+
+    /// Counts what reaches the store.
+    struct Transaction(usize);
+
+    impl Enlist<()> for Transaction {
+        type Appended<'a> = Result<()>;
+        fn append<'a>(&'a mut self, _: &'a (), batch: Result<Batch>) -> Result<()> {
+            self.0 += batch?.envelopes().len();
+            Ok(())
+        }
+    }
+
+    fn sealed(outbox: &Outbox<()>, options: &Enqueue) -> Envelope {
+        outbox.prepare(&[Ping], options).unwrap().envelopes()[0].clone()
+    }
+
+    #[test]
+    fn what_the_message_says_of_itself_holds_unless_the_call_says_otherwise() {
+        let outbox = Outbox::new(());
+        let own = sealed(&outbox, &Enqueue::new());
+        assert_eq!((&*own.topic, own.key.unwrap().as_str(), own.attempts_max), ("ping", "own", Some(4)));
+        let other = sealed(&outbox, &Enqueue::new().topic("pings.eu").key("other").attempts_max(9));
+        assert_eq!((&*other.topic, other.key.unwrap().as_str(), other.attempts_max), ("pings.eu", "other", Some(9)));
+        assert_ne!(own.id, other.id, "every message has a fresh id");
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_encoded_reaches_no_transaction() {
+        let (outbox, mut transaction) = (Outbox::new(()), Transaction(0));
+        let refused = outbox.enqueue(&mut transaction, &Unwritable).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(outbox.enqueue_all(&mut transaction, &[Unwritable]).is_err());
+        assert!(outbox.prepare(&[Unwritable], &Enqueue::new()).is_err());
+        outbox.enqueue(&mut transaction, &Ping).unwrap();
+        assert_eq!(transaction.0, 1);
+    }
+
+    #[test]
+    fn a_source_without_a_current_trace_adds_nothing() {
+        let outbox = Outbox::new(()).with_trace_source(|| None);
+        assert!(sealed(&outbox, &Enqueue::new()).headers.is_empty());
+    }
+
+    #[test]
+    fn a_wait_is_counted_from_the_call() {
+        let before = Timestamp::now();
+        let options = Enqueue::new().deliver_in(Duration::from_hours(1));
+        let after = Timestamp::now();
+        let at = sealed(&Outbox::new(()), &options).deliver_at.unwrap();
+        let hour = Duration::from_hours(1);
+        assert!(before.saturating_add(hour) <= at && at <= after.saturating_add(hour));
+    }
+}
