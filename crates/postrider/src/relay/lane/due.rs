@@ -99,14 +99,15 @@ impl Lane {
             self.join(now, l, row.ordinal);
             return;
         }
-        match self.entries.get(self.lines[l].barrier) {
-            Some(barrier) if barrier.source != Source::Log => {
+        match self.entries.get(self.lines[l].barrier).map(|barrier| (barrier.state, barrier.source)) {
+            Some((State::Parking { .. }, Source::Line | Source::Timed)) => {
                 self.active.insert(row.ordinal);
                 self.join(now, l, row.ordinal);
             }
-            Some(barrier) if matches!(barrier.state, State::Retry | State::Dead { .. } | State::Parking { .. }) => {
+            Some((State::Retry | State::Dead { .. } | State::Parking { .. }, _)) => {
                 self.passed_over += 1; // it comes again; see `forget_timed`
             }
+            // Free, or behind one that clears in a moment.
             _ => {
                 let e = self.load(now, row, Source::Timed, l);
                 self.lines.push_back(&mut self.entries, l, e);
