@@ -165,7 +165,8 @@ fn select_all(path: &Path, messages: u64) -> Result<Duration> {
 /// In a process of its own, so that nothing else is counted.
 fn resident_of_a_relay(path: &Path, messages: u64) -> Result<f64> {
     eprintln!("relaying {messages} messages in a process of its own");
-    let output = Command::new(std::env::current_exe()?).arg("relay-once").arg(path).arg(messages.to_string()).output()?;
+    let output =
+        Command::new(std::env::current_exe()?).arg("relay-once").arg(path).arg(messages.to_string()).output()?;
     ensure!(output.status.success(), "the relay failed: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }

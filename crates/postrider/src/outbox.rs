@@ -1,7 +1,7 @@
 //! The outbox: the application's side. A message enters the caller's own transaction and commits with it, or not at all.
 //!
 //! The transaction is a type: [`Outbox::enqueue`] takes `&mut` of a transaction that
-//! [`Enlist`](postrider_core::enlist::Enlist)s with the outbox's store. A pool or a connection does not compile.
+//! [`Enlist`]s with the outbox's store. A pool or a connection does not compile.
 //!
 //! ```compile_fail,E0277
 //! # use postrider::{Outbox, Message, memory::{Memory, MemoryStore}};
