@@ -1,8 +1,9 @@
 //! Several relays on one store: they share, take over, and hand over.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use postrider::{Outcome, relay::options::Options};
+use postrider::{Outcome, core::log::Log, relay::options::Options};
+use postrider_testkit::fault::{FaultyLog, Moment, Operation};
 
 use crate::support::{Broker, Place, Running, Seen, Stuck, message, options, route, until};
 
@@ -109,6 +110,35 @@ async fn dropping_a_relay_is_a_crash_and_the_next_one_takes_over(place: Place) {
     second.drained().await;
     assert_all_in_order(&broker, 5);
     assert_eq!(broker.tries("c000"), 2, "published again under the same id");
+}
+
+/// It can still read and publish, so only its own clock keeps it from doing so beside the new owner.
+#[tokio::test]
+async fn a_relay_whose_heartbeats_are_lost_is_quiet_before_another_takes_over() {
+    let (place, broker) = (Place::memory(), Broker::new());
+    let (faulty, faults) = FaultyLog::new(Arc::clone(&place.log));
+    let log: Arc<dyn Log> = Arc::new(faulty);
+    let short = Options { lease_life: Duration::from_millis(300), ..options() };
+    let first = Running::start_with(&log, [route("all", &broker)], short);
+    place.commit_labels(&["a1"]);
+    until("the first to be at work", async || place.status("all").await.pending == 0 && broker.has("a1")).await;
+    for _ in 0..10_000 {
+        faults.fail_next(Operation::Heartbeat, Moment::Before);
+    }
+    let second = Running::start(&place.log, [route("all", &broker)]);
+    until("the second to own the lane", async || second.stats().lanes() == 1).await;
+    assert_eq!(first.stats().lanes(), 1, "the first does not know");
+    for n in 2..20 {
+        let label = format!("a{n}");
+        place.commit_labels(&[&label]);
+        until("it to arrive", async || broker.has(&label)).await;
+    }
+    faults.clear();
+    let fenced = Seen::LaneEnded("all/0".to_owned(), "fenced");
+    until("the first to learn of it", async || first.observed().has(&fenced)).await;
+    second.drained().await;
+    assert_eq!(broker.tried().len(), 19, "nothing was published by both: {:?}", broker.tried());
+    first.drained().await;
 }
 
 #[tokio::test]
