@@ -66,7 +66,7 @@ fn an_unknown_scheme() {
     );
     wrong_config(
         &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"kafka:localhost\"\n"),
-        "  p.toml:5: `route.transport` `kafka:` is not part of this build; it comes with the feature `kafka`",
+        "  p.toml:5: `route.transport` `kafka:` is not a transport that is known here; known are stdout, file, discard",
     );
     refused(
         &Workplace::new(),
