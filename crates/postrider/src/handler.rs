@@ -1,6 +1,7 @@
 //! An async function as a destination: what a route publishes is handled in this process.
 //!
-//! The function is given one record at a time per key, many keys at once. What it returns is the outcome: `Ok(())` is
+//! [`Route::handler`](crate::Route::handler) makes a route of a function. It is given one record at a time per key, many
+//! keys at once. What it returns is the outcome: `Ok(())` is
 //! durable, an error counts as an attempt and is retried, and an [`Outcome`] says it exactly. A panic costs an attempt, not
 //! the process. It runs at least once per message; its own effects are not part of any transaction of ours.
 
@@ -42,7 +43,8 @@ impl<E: fmt::Display> IntoOutcome for std::result::Result<(), E> {
     }
 }
 
-/// A publisher that calls a function.
+/// A publisher that calls a function for every message of a batch, all of them at once. The batch is over when the slowest
+/// call is: a route to it should have small batches, as [`Route::handler`](crate::Route::handler) makes them.
 pub struct Handler<F>(F);
 
 impl<F> Handler<F> {

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use std::{borrow::Cow, sync::Arc};
-//! use postrider::{Message, Outbox, Relay, Route, handler::Handler, memory::{Memory, MemoryStore}};
+//! use postrider::{Message, Outbox, Relay, Route, memory::{Memory, MemoryStore}};
 //!
 //! #[derive(serde::Serialize)]
 //! struct OrderPlaced { order: String }
@@ -27,11 +27,11 @@
 //!
 //! // Beside it, or in a process of its own: the relay.
 //! let (sender, mut arrived) = tokio::sync::mpsc::unbounded_channel();
-//! let print = Handler::new(move |record| {
+//! let route = Route::handler("everything", move |record| {
 //!     let sender = sender.clone();
 //!     async move { sender.send(record.envelope.name.to_string()).map_err(|_| "nobody listens") }
 //! });
-//! let relay = Relay::builder(Arc::new(store)).route(Route::new("everything", print)).build()?;
+//! let relay = Relay::builder(Arc::new(store)).route(route).build()?;
 //! let handle = relay.handle();
 //! let running = tokio::spawn(relay.run());
 //! assert_eq!(arrived.recv().await.as_deref(), Some("order.placed"));

@@ -3,7 +3,7 @@
 //! It owns every future that it starts in one unordered set and drops none on purpose. Dropping the driver is a crash:
 //! publishes in flight are abandoned, and the next owner publishes them again under the same ids.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, task::Poll, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use postrider_core::{
@@ -205,7 +205,11 @@ impl Work {
             self.ask_whether_finished(now);
 
             let mut done = self.under_way.next().now_or_never().flatten();
-            if done.is_none() {
+            if done.is_some() {
+                // A store and a publisher that are always ready must not keep the heartbeat, or a request to stop, from
+                // being heard. A round is up to a window of messages, so this costs nothing.
+                give_way().await;
+            } else {
                 let wake = self.lane.wake_at(now).min(self.drain_by.unwrap_or(Tick::MAX));
                 let wake = wake.min(self.next_finish().unwrap_or(Tick::MAX));
                 tokio::select! {
@@ -420,4 +424,17 @@ fn sleep(context: &Context, at: Tick) -> BoxFuture<'static, ()> {
         return Box::pin(std::future::pending());
     }
     context.runtime.sleep_until(Duration::from_micros(at))
+}
+
+/// Lets other tasks of the runtime go first, once.
+async fn give_way() {
+    let mut given = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

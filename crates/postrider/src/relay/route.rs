@@ -12,6 +12,8 @@ use postrider_core::{
     transport::Publisher,
 };
 
+use crate::handler::{Handler, IntoOutcome};
+
 use super::{
     lane::{LaneOptions, OnDead},
     planted::Plant,
@@ -78,6 +80,16 @@ impl Route {
     /// A route to this destination, for all topics.
     pub fn new(name: &str, publisher: impl Publisher + 'static) -> Self {
         Self::to(name, Arc::new(publisher))
+    }
+
+    /// A route to an async function in this process. Each call is a batch of its own, 64 at the same time, so that a slow
+    /// one delays nothing but its own key.
+    pub fn handler<F, R>(name: &str, function: F) -> Self
+    where
+        F: Fn(RecordRef) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        Self::new(name, Handler::new(function)).batches(1, 64)
     }
 
     /// The same for a destination that was chosen at run time.

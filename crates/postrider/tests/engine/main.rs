@@ -23,6 +23,7 @@ mod schedule;
 
 mod bounds;
 
+mod fairness;
 mod nodes;
 mod pause;
 
