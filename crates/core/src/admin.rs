@@ -2,7 +2,7 @@
 //!
 //! Every change leaves an [`AuditEntry`] in the same transaction.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +134,26 @@ pub struct ParkedFilter {
     pub id: Option<MessageId>,
 }
 
+/// As an operator would say it: `state dead, route billing`, or `all`.
+impl fmt::Display for ParkedFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.state.map(|state| format!("state {state}")),
+            self.route.as_ref().map(|route| format!("route {route}")),
+            self.cause.as_ref().map(|cause| format!("cause {cause}")),
+            self.key.as_ref().map(|key| format!("key {key}")),
+            self.id.map(|id| format!("message {id}")),
+        ];
+        f.write_str(&in_words(parts))
+    }
+}
+
+/// The conditions of a filter in one line; no condition is `all`.
+pub(crate) fn in_words(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    let said: Vec<String> = parts.into_iter().flatten().collect();
+    if said.is_empty() { "all".to_owned() } else { said.join(", ") }
+}
+
 /// One parked row.
 #[derive(Clone, Debug)]
 pub struct ParkedRow {
@@ -258,4 +278,16 @@ pub trait StoreAdmin: Send + Sync {
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_read_as_an_operator_would_say_them() {
+        assert_eq!(ParkedFilter::default().to_string(), "all");
+        let dead = ParkedFilter { state: Some(ParkedState::Dead), route: Some("billing".into()), ..Default::default() };
+        assert_eq!(dead.to_string(), "state dead, route billing");
+    }
 }

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{key::KeyHash, time::Timestamp, topic::TopicFilter};
+use crate::{admin::in_words, key::KeyHash, time::Timestamp, topic::TopicFilter};
 
 /// One process that runs a relay. A restart is another node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -125,6 +125,20 @@ pub struct ReplayFilter {
     pub name: Option<String>,
     /// On these topics, beside those of the route.
     pub topics: Option<TopicFilter>,
+}
+
+/// As an operator would say it: `since …, key 4711`, or `all`.
+impl fmt::Display for ReplayFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.since.map(|since| format!("since {since}")),
+            self.until.map(|until| format!("until {until}")),
+            self.key.as_ref().map(|key| format!("key {key}")),
+            self.name.as_ref().map(|name| format!("name {name}")),
+            self.topics.as_ref().map(|topics| format!("topics {topics}")),
+        ];
+        f.write_str(&in_words(parts))
+    }
 }
 
 /// How to read the log for one route or replay: kept with the lease, so that a read needs no look-up.

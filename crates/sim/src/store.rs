@@ -188,19 +188,21 @@ impl Store {
                 by_id: HashMap::new(),
                 until: None,
             });
-            route.reader = reader;
+            if *route.reader != *reader {
+                route.reader = reader; // nobody may go on with the old filter
+                for lane in &mut route.lanes {
+                    (lane.epoch, lane.owner) = (lane.epoch + 1, None);
+                }
+            }
             if route.lanes.len() != spec.lanes as usize {
                 let epoch = route.lanes.iter().map(|lane| lane.epoch).max().unwrap_or(0) + 1;
-                let least = if self.plant == StorePlant::GreatestCursor {
-                    route
-                        .lanes
-                        .iter()
-                        .map(|lane| lane.place)
-                        .max_by_key(|place| (place.base, place.target, place.after))
+                let places = route.lanes.iter().map(|lane| lane.place);
+                let begin = if self.plant == StorePlant::GreatestCursor {
+                    places.max_by_key(|place| (place.base, place.target, place.after))
                 } else {
-                    least(route.lanes.iter().map(|lane| lane.place))
+                    least(places)
                 };
-                route.lanes = (0..spec.lanes).map(|_| fresh(epoch, least.unwrap_or_default())).collect();
+                route.lanes = (0..spec.lanes).map(|_| fresh(epoch, begin.unwrap_or_default())).collect();
             }
         }
     }

@@ -69,7 +69,7 @@ fn prefix(place: &Place) -> &str {
 }
 
 fn dialect(place: &Place) -> Result<Sqlite> {
-    Sqlite::with_prefix(prefix(place))
+    Ok(Sqlite::with_prefix(prefix(place))?.in_file(&place.path))
 }
 
 fn must_exist(place: &Place) -> Result<()> {

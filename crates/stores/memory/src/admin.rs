@@ -285,14 +285,14 @@ impl State {
         let mut route = Route::new(reader, Some(end));
         route.lanes = (0..lanes).map(|_| Lane::new(begin, epoch)).collect();
         self.routes.insert(Arc::clone(&name), route);
-        self.note(actor, "replay", format!("{name}: {:?}", spec.filter), now);
+        self.note(actor, "replay", format!("{name}: {}", spec.filter), now);
         Ok(name)
     }
 
     /// Notes how many rows were changed. Nothing changed is nothing to note.
     fn note_rows(&mut self, actor: &Actor, action: &str, filter: &ParkedFilter, rows: usize, now: Timestamp) -> u64 {
         if rows > 0 {
-            self.note(actor, action, format!("{rows} rows of {filter:?}"), now);
+            self.note(actor, action, format!("{rows} rows of {filter}"), now);
         }
         rows as u64
     }

@@ -132,7 +132,7 @@ pub(super) fn replay(db: &Db, spec: &ReplaySpec, actor: &Actor, now: Timestamp) 
     route.save(db)?;
     let begin = db.statement(BEFORE_OLDEST)?.query_row([], |row| row.get(0))?;
     add_lanes(db, &name, 1, begin)?;
-    note(db, actor, "replay", &format!("{name}: {:?}", spec.filter), now)?;
+    note(db, actor, "replay", &format!("{name}: {}", spec.filter), now)?;
     Ok(name)
 }
 
@@ -170,7 +170,7 @@ fn forget(db: &Db, name: &str) -> Work<()> {
 /// Nothing changed is nothing to note.
 fn note_rows(db: &Db, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64, now: Timestamp) -> Work<u64> {
     if rows > 0 {
-        note(db, actor, action, &format!("{rows} rows of {filter:?}"), now)?;
+        note(db, actor, action, &format!("{rows} rows of {filter}"), now)?;
     }
     Ok(rows)
 }

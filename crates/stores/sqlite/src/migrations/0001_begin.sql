@@ -6,7 +6,7 @@ CREATE TABLE {p}log (
     topic        TEXT    NOT NULL CHECK (topic <> ''),
     name         TEXT    NOT NULL CHECK (name <> ''),
     key          TEXT             CHECK (key <> ''),
-    enqueued_at  INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    enqueued_at  INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
     deliver_at   INTEGER,
     expires_at   INTEGER,
     attempts_max INTEGER          CHECK (attempts_max BETWEEN 1 AND 4294967295),

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS {p}migration (
     version    INTEGER PRIMARY KEY,
     name       TEXT    NOT NULL,
     checksum   TEXT    NOT NULL,
-    applied_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+    applied_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
 ) STRICT;
 ";
 
