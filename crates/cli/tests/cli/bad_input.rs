@@ -161,7 +161,7 @@ fn a_schema_that_is_missing() {
         &workplace,
         &enqueue("sqlite:app.db", "{}"),
         4,
-        "error: enqueue: the log table is missing; run the migrations first (table: postrider_log, file: DIR/app.db)\n  \
+        "error: enqueue: the log table is missing; run the migrations first (table: postrider_log, file: app.db)\n  \
          because: no such table: postrider_log\n  because: Error code 1: SQL logic error",
     );
 }
@@ -208,7 +208,7 @@ fn a_read_only_database() {
         &workplace,
         &enqueue(store, "{}"),
         4,
-        "error: enqueue (code: 8, file: DIR/app.db)\n  because: attempt to write a readonly database\n  because: Error code 8: attempt to write a readonly database",
+        "error: enqueue (code: 8, file: file:app.db?mode=ro)\n  because: attempt to write a readonly database\n  because: Error code 8: attempt to write a readonly database",
     );
 }
 
