@@ -239,35 +239,93 @@ fn marks_stay_few() {
     }
 }
 
-/// Histories of transactions that begin, draw, end and are read at any moment: nothing is lost, whatever the order.
+/// Histories of transactions that begin, draw, end and are read at any moment, with restarts and crashes of the server:
+/// nothing is lost, whatever the order.
 #[test]
 fn no_history_loses_a_message() {
-    for seed in 1..400_u64 {
-        History::run(seed);
+    for seed in 1..400 {
+        let lost = History::run(seed, None);
+        assert!(lost.is_empty(), "seed {seed}: {lost:?}");
     }
 }
 
-/// A server with transactions, as far as the reader can see it.
-struct History {
-    random: u64,
+/// The histories prove something only if they find what is known to be wrong.
+#[test]
+fn every_shortcut_loses_a_message_in_some_history() {
+    for mistake in Mistake::ALL {
+        let found = (1..400).find(|seed| !History::run(*seed, Some(mistake)).is_empty());
+        assert!(found.is_some(), "{mistake:?} loses nothing in any history: they prove too little");
+    }
+}
+
+/// Shortcuts, each of which lost messages on a real server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    /// The snapshot's `xmax` is taken for the next id.
+    XmaxIsNotYetBegun,
+    /// The next id is read before the last number.
+    NextBeforeLast,
+    /// The last number is read before the snapshot.
+    LastBeforeTarget,
+    /// A round that was half done goes on with a new target.
+    PositionWithoutTarget,
+    /// The base in memory is used after a crash of the server.
+    BaseKeptOverCrash,
+    /// A bound is raised by a list of locks alone, without asking afterwards who is still open.
+    RaisedByListAlone,
+    /// A cursor over numbers.
+    IdCursor,
+}
+
+impl Mistake {
+    const ALL: [Self; 7] = [
+        Self::XmaxIsNotYetBegun,
+        Self::NextBeforeLast,
+        Self::LastBeforeTarget,
+        Self::PositionWithoutTarget,
+        Self::BaseKeptOverCrash,
+        Self::RaisedByListAlone,
+        Self::IdCursor,
+    ];
+}
+
+/// What a crash of the server does not take away.
+#[derive(Clone, Default)]
+struct Server {
     next: Xid,
     last: i64,
+    /// Transactions in progress, with the numbers that they drew.
     open: BTreeMap<Xid, Vec<i64>>,
     committed: Vec<(Xid, i64)>,
     ended_max: Xid,
-    delivered: BTreeSet<i64>,
+}
+
+/// A server with transactions, as far as the reader can see it, and a reader.
+struct History {
+    random: u64,
+    mistake: Option<Mistake>,
+    server: Server,
+    /// As of the last thing that was persisted: what a crash goes back to.
+    flushed: Server,
+    persisted: Position,
+    /// Numbers with the transactions that they were delivered of: a crash may hand out both again.
+    delivered: BTreeSet<(Xid, i64)>,
+    /// One that is just committing: its lock on the sequence is gone, its id is still listed.
+    committing: Option<Xid>,
 }
 
 impl History {
-    fn run(seed: u64) {
+    /// Runs one history to its end and returns what was committed and never delivered.
+    fn run(seed: u64, mistake: Option<Mistake>) -> Vec<(Xid, i64)> {
+        let server = Server { next: 5, ended_max: 4, ..Server::default() };
         let mut history = Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            next: 5,
-            last: 0,
-            open: BTreeMap::new(),
-            committed: Vec::new(),
-            ended_max: 4,
+            mistake,
+            flushed: server.clone(),
+            server,
+            persisted: Position::oldest(Identity::default()),
             delivered: BTreeSet::new(),
+            committing: None,
         };
         let mut rounds = fresh();
         for _ in 0..600 {
@@ -276,21 +334,27 @@ impl History {
                 rounds = history.read(rounds);
             }
         }
-        while let Some(xid) = history.open.keys().next().copied() {
+        while let Some(xid) = history.server.open.keys().next().copied() {
             history.end(xid);
         }
         // Nothing happens any more. Two rounds: the one that may be under way, and one that sees the end.
         for _ in 0..2 {
             if rounds.is_between() {
-                let (target, last, next) = (history.snapshot(), history.last, short(history.next));
-                rounds.open(Observed { target, last, next }).unwrap();
+                let (target, last, next) = (history.snapshot(), history.server.last, short(history.server.next));
+                if rounds.open(Observed { target, last, next }).is_err() {
+                    break;
+                }
             }
             while !rounds.is_between() {
                 history.scan(&mut rounds, 64);
             }
         }
-        let committed: BTreeSet<i64> = history.committed.iter().map(|(_, seq)| *seq).collect();
-        assert_eq!(history.delivered, committed, "seed {seed}");
+        let delivered = &history.delivered;
+        history.server.committed.iter().copied().filter(|row| !delivered.contains(row)).collect()
+    }
+
+    fn makes(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -301,16 +365,16 @@ impl History {
     }
 
     fn any_open(&mut self) -> Option<Xid> {
-        let index = usize::try_from(self.below(self.open.len().max(1) as u64)).unwrap();
-        self.open.keys().nth(index).copied()
+        let index = usize::try_from(self.below(self.server.open.len().max(1) as u64)).unwrap();
+        self.server.open.keys().nth(index).copied()
     }
 
     /// One step of some transaction.
     fn work(&mut self) {
         match self.below(4) {
-            0 if self.open.len() < 6 => {
-                self.open.insert(self.next, Vec::new());
-                self.next += 1;
+            0 if self.server.open.len() < 6 => {
+                self.server.open.insert(self.server.next, Vec::new());
+                self.server.next += 1;
             }
             1 => {
                 if let Some(xid) = self.any_open() {
@@ -319,37 +383,61 @@ impl History {
             }
             _ => {
                 if let Some(xid) = self.any_open() {
-                    self.last += 1;
-                    self.open.get_mut(&xid).unwrap().push(self.last);
+                    self.server.last += 1;
+                    self.server.open.get_mut(&xid).unwrap().push(self.server.last);
                 }
             }
         }
     }
 
+    /// Some steps, between two statements of the reader.
+    fn bustle(&mut self) {
+        for _ in 0..self.below(6) {
+            self.work();
+        }
+    }
+
     fn end(&mut self, xid: Xid) {
-        let drawn = self.open.remove(&xid).unwrap();
-        self.ended_max = self.ended_max.max(xid);
+        let drawn = self.server.open.remove(&xid).unwrap();
+        self.server.ended_max = self.server.ended_max.max(xid);
         if self.below(5) > 0 {
-            self.committed.extend(drawn.into_iter().map(|seq| (xid, seq)));
+            self.server.committed.extend(drawn.into_iter().map(|seq| (xid, seq)));
         }
     }
 
     fn snapshot(&self) -> Snapshot {
-        let xmax = self.ended_max + 1;
-        let xip: Vec<Xid> = self.open.keys().copied().filter(|xid| *xid < xmax).collect();
+        let xmax = self.server.ended_max + 1;
+        let xip: Vec<Xid> = self.server.open.keys().copied().filter(|xid| *xid < xmax).collect();
         Snapshot::new(xip.first().copied().unwrap_or(xmax), xmax, xip).unwrap()
     }
 
-    /// A part of a round, with work between all of its statements, and now and then a restart from what was persisted.
+    /// Three statements in their order, with work between them; or in another order, if that is the mistake.
+    fn observe(&mut self) -> Observed {
+        let early = self.server.last;
+        self.bustle();
+        let target = self.snapshot();
+        self.bustle();
+        let next_early = short(self.server.next);
+        self.bustle();
+        let last = if self.makes(Mistake::LastBeforeTarget) { early } else { self.server.last };
+        self.bustle();
+        let next = match self.mistake {
+            Some(Mistake::XmaxIsNotYetBegun) => short(target.xmax()),
+            Some(Mistake::NextBeforeLast) => next_early,
+            _ => short(self.server.next),
+        };
+        self.bustle();
+        Observed { target, last, next }
+    }
+
+    /// A part of a round, and now and then a restart from what was persisted, or a crash of the server.
     fn read(&mut self, mut rounds: Rounds) -> Rounds {
         if rounds.is_between() {
-            let target = self.snapshot();
-            self.work();
-            let last = self.last;
-            self.work();
-            let next = short(self.next);
-            self.work();
-            rounds.open(Observed { target, last, next }).unwrap();
+            let observed = self.observe();
+            if rounds.open(observed).is_err() {
+                // Refused is not lost, but there is nothing more to see either.
+                return rounds;
+            }
         }
         let pages = self.below(4);
         for _ in 0..pages {
@@ -359,44 +447,104 @@ impl History {
         if self.below(3) == 0 {
             self.raise(&mut rounds);
         }
-        if self.below(6) == 0 {
-            Rounds::load(&Position::decode(&rounds.position().encode()).unwrap(), 1)
-        } else {
-            rounds
+        match self.below(12) {
+            0 | 1 => {
+                self.persist(&rounds);
+                self.restart()
+            }
+            2..=4 => {
+                self.persist(&rounds);
+                rounds
+            }
+            5 => self.crash(rounds),
+            _ => rounds,
         }
+    }
+
+    /// The write of a cursor carries everything before it to the disk.
+    fn persist(&mut self, rounds: &Rounds) {
+        self.persisted = Position::decode(&rounds.position().encode()).unwrap();
+        self.flushed = self.server.clone();
+    }
+
+    fn restart(&mut self) -> Rounds {
+        let position = self.persisted.clone();
+        if self.makes(Mistake::PositionWithoutTarget)
+            && let Some((_, pos)) = position.target.clone()
+        {
+            let target = (self.snapshot(), pos.min(self.server.last));
+            return Rounds::load(&Position { target: Some(target), hi: self.server.last, ..position }, 1);
+        }
+        Rounds::load(&position, 1)
+    }
+
+    /// Everything since the last flush is as if it had never been, and open transactions are rolled back.
+    fn crash(&mut self, rounds: Rounds) -> Rounds {
+        self.server = self.flushed.clone();
+        let open = std::mem::take(&mut self.server.open);
+        if let Some(highest) = open.keys().next_back() {
+            self.server.ended_max = self.server.ended_max.max(*highest);
+        }
+        // What was delivered of commits that were taken back is a ghost that nobody can prevent, and no delivery of others.
+        let kept: BTreeSet<(Xid, i64)> = self.server.committed.iter().copied().collect();
+        self.delivered.retain(|row| kept.contains(row));
+        if self.makes(Mistake::BaseKeptOverCrash) {
+            return rounds;
+        }
+        // What was delivered and not persisted comes again.
+        let persisted = self.persisted.clone();
+        self.delivered.retain(|(xid, seq)| persisted.has_settled(*xid, *seq));
+        self.restart()
     }
 
     fn scan(&mut self, rounds: &mut Rounds, room: usize) {
         let Some(window) = rounds.window(3, 8) else { return };
         let (base, target) = rounds.snapshots().unwrap();
-        let inside = |seq: i64| seq > window.after && seq <= window.end;
-        let mut rows: Vec<i64> = self
+        let by_number = self.makes(Mistake::IdCursor);
+        let is_new = |xid: Xid| by_number || (!base.sees(xid) && target.sees(xid));
+        let mut rows: Vec<(i64, Xid)> = self
+            .server
             .committed
             .iter()
-            .filter(|(xid, seq)| inside(*seq) && !base.sees(*xid) && target.sees(*xid))
-            .map(|(_, seq)| *seq)
+            .filter(|(xid, seq)| *seq > window.after && *seq <= window.end && is_new(*xid))
+            .map(|(xid, seq)| (*seq, *xid))
             .collect();
         rows.sort_unstable();
         let full = rows.len() > room;
         rows.truncate(room);
-        for seq in &rows {
-            assert!(self.delivered.insert(*seq), "{seq} twice");
+        for (seq, xid) in &rows {
+            let first = self.delivered.insert((*xid, *seq));
+            assert!(first || self.mistake.is_some(), "{seq} twice");
         }
-        rounds.pass(if full { rows[room - 1] } else { window.end });
+        rounds.pass(if full { rows[room - 1].0 } else { window.end });
+        if by_number && rounds.is_between() {
+            // Goes on behind the last number, whatever is still open.
+            let last = self.server.last;
+            *rounds = Rounds::load(&Position { hi: last, rest: last, ..rounds.position() }, 1);
+            rounds.forget_bounds(last);
+        }
     }
 
+    /// Between rounds, as the store does it.
     fn raise(&mut self, rounds: &mut Rounds) {
+        while !rounds.is_between() {
+            self.scan(rounds, 64);
+        }
         rounds.has_stragglers(Duration::ZERO);
         rounds.has_stragglers(STRAGGLER_AFTER);
-        let last = self.last;
+        let last = self.server.last;
         self.work();
-        let holders_of_ids = self.open.keys().map(|xid| (short(*xid), xid.to_string())).collect();
-        let drew = self.open.iter().filter(|(_, drawn)| !drawn.is_empty());
+        // One is committing: its lock on the sequence goes first, the one on its id last.
+        self.committing = if self.below(2) == 0 { self.any_open() } else { None };
+        let holders_of_ids = self.server.open.keys().map(|xid| (short(*xid), xid.to_string())).collect();
+        let committing = self.committing;
+        let drew = self.server.open.iter().filter(|(xid, drawn)| !drawn.is_empty() && Some(**xid) != committing);
         let holders_of_sequence = drew.map(|(xid, _)| xid.to_string()).collect();
-        self.work();
-        let still = self.snapshot();
-        if rounds.is_between() {
-            rounds.raise(&Watched { last, holders_of_ids, holders_of_sequence, still });
+        if let Some(xid) = self.committing.take() {
+            self.end(xid);
         }
+        self.work();
+        let still = if self.makes(Mistake::RaisedByListAlone) { Snapshot::empty() } else { self.snapshot() };
+        rounds.raise(&Watched { last, holders_of_ids, holders_of_sequence, still });
     }
 }
