@@ -13,8 +13,12 @@ use postrider::{
 use crate::{adapter, config};
 
 /// The stores. `None`: not part of this build; the feature has the scheme's name.
-const STORES: &[(&str, Option<&'static dyn StoreAdapter>)] =
-    &[("sqlite", Some(&adapter::sqlite::Adapter)), ("postgres", None), ("mongodb", None), ("mysql", None)];
+const STORES: &[(&str, Option<&'static dyn StoreAdapter>)] = &[
+    ("sqlite", Some(&adapter::sqlite::Adapter)),
+    ("postgres", Some(&adapter::postgres::Adapter)),
+    ("mongodb", None),
+    ("mysql", None),
+];
 
 /// The transports, in the same way.
 const TRANSPORTS: &[(&str, Option<OpenTransport>)] = &[
@@ -108,13 +112,17 @@ mod tests {
     #[test]
     fn known_schemes_are_found() {
         assert_eq!(store("sqlite:app.db").map(|(_, rest)| rest), Ok("app.db".to_owned()));
+        assert_eq!(store("postgres://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
         assert!(transport("stdout").is_ok() && transport("discard").is_ok());
     }
 
     #[test]
     fn unknown_schemes_name_the_known_ones() {
-        assert_eq!(refused(store("oracle:x")), "`oracle:` is not a store that is known here; known are sqlite");
+        assert_eq!(
+            refused(store("oracle:x")),
+            "`oracle:` is not a store that is known here; known are sqlite, postgres"
+        );
         assert_eq!(
             refused(transport("pigeon")),
             "`pigeon:` is not a transport that is known here; known are stdout, file, discard"
@@ -124,8 +132,8 @@ mod tests {
     #[test]
     fn schemes_that_are_not_built_in_name_their_feature() {
         assert_eq!(
-            refused(store("postgres://user:secret@host/db")),
-            "`postgres:` is not part of this build; it comes with the feature `postgres`"
+            refused(store("mongodb://user:secret@host/db")),
+            "`mongodb:` is not part of this build; it comes with the feature `mongodb`"
         );
     }
 
