@@ -1,25 +1,42 @@
 //! What the tests need from outside: a C compiler for the bundled SQLite, and servers.
 //!
-//! The list of servers is empty so far: everything runs inside the test processes. A database or broker is added as one
-//! entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then on.
+//! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
+//! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
+//! started nor stopped here. What was started is written to [`file`], where the tests find it.
 
-use std::process::{Command, Stdio};
+mod postgres;
 
-use anyhow::{Result, bail};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use crate::step::Step;
+use crate::step::{Step, root};
 
 /// One server.
 struct Service {
     name: &'static str,
-    up: fn() -> Result<()>,
-    down: fn() -> Result<()>,
-    is_up: fn() -> bool,
+    /// The environment variable that names a server to be used instead, and under which the tests find ours.
+    variable: &'static str,
+    up: fn() -> Result<Started>,
+    down: fn(&Started) -> Result<()>,
+    is_up: fn(&Started) -> bool,
+}
+
+/// A server that was started here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Started {
+    url: String,
+    pid: u32,
+    dir: PathBuf,
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] = &[];
+const SERVICES: &[Service] = &[postgres::SERVICE];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -32,27 +49,117 @@ pub(crate) enum Action {
 }
 
 pub(crate) fn run(action: &Action) -> Result<()> {
-    if SERVICES.is_empty() {
-        println!("no services: the tests need none so far");
-    }
     for service in SERVICES {
         match action {
-            Action::Up if !(service.is_up)() => (service.up)()?,
-            Action::Down if (service.is_up)() => (service.down)()?,
-            Action::Up | Action::Down | Action::Status => {}
+            Action::Up => drop(service.start()?),
+            Action::Down => service.stop()?,
+            Action::Status => {}
         }
-        println!("{}: {}", service.name, if (service.is_up)() { "up" } else { "down" });
+        println!("{}: {}", service.name, service.standing()?);
     }
     Ok(())
 }
 
-/// Everything that `cargo xtask test` needs: the compiler, then the servers.
-pub(crate) fn prepare() -> Result<()> {
+/// Everything that `cargo xtask test` needs: the compiler, then the servers. Those that it started stop when it is dropped,
+/// also when a test has failed.
+pub(crate) fn prepare() -> Result<Running> {
     c_compiler()?;
-    for service in SERVICES.iter().filter(|service| !(service.is_up)()) {
-        (service.up)()?;
+    let mut running = Running(Vec::new());
+    for service in SERVICES {
+        if service.start()? {
+            running.0.push(service);
+        }
     }
-    Ok(())
+    Ok(running)
+}
+
+/// The servers that were started for one task.
+pub(crate) struct Running(Vec<&'static Service>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for service in self.0.drain(..).rev() {
+            if let Err(error) = service.stop() {
+                eprintln!("xtask: {} could not be stopped: {error:#}", service.name);
+            }
+        }
+    }
+}
+
+impl Service {
+    /// Starts it, unless it runs or somebody else's is to be used: then `false`.
+    fn start(&self) -> Result<bool> {
+        if self.given() || self.started()?.is_some_and(|started| (self.is_up)(&started)) {
+            return Ok(false);
+        }
+        let started = (self.up)()?;
+        self.note(Some(&started))?;
+        Ok(true)
+    }
+
+    /// Stops exactly what was started here.
+    fn stop(&self) -> Result<()> {
+        let Some(started) = self.started()? else { return Ok(()) };
+        (self.down)(&started)?;
+        self.note(None)
+    }
+
+    fn standing(&self) -> Result<String> {
+        if self.given() {
+            return Ok(format!("the one that {} names", self.variable));
+        }
+        Ok(match self.started()? {
+            Some(started) if (self.is_up)(&started) => format!("up (process {})", started.pid),
+            _ => "down".to_owned(),
+        })
+    }
+
+    fn given(&self) -> bool {
+        std::env::var_os(self.variable).is_some_and(|url| !url.is_empty())
+    }
+
+    fn started(&self) -> Result<Option<Started>> {
+        let path = file();
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(find(&text, self.variable))
+    }
+
+    /// Replaces what the file says of this service.
+    fn note(&self, started: Option<&Started>) -> Result<()> {
+        let path = file();
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| !line.starts_with(self.variable)).map(str::to_owned).collect();
+        if let Some(Started { url, pid, dir }) = started {
+            let variable = self.variable;
+            lines.push(format!("{variable}={url}"));
+            lines.push(format!("{variable}_PID={pid}"));
+            lines.push(format!("{variable}_DIR={}", dir.display()));
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+    }
+}
+
+/// Where the started servers are noted: lines of `NAME=value`.
+fn file() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("services.env")
+}
+
+fn find(text: &str, variable: &str) -> Option<Started> {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    Some(Started {
+        url: value(variable)?.to_owned(),
+        pid: value(&format!("{variable}_PID"))?.parse().ok()?,
+        dir: value(&format!("{variable}_DIR"))?.into(),
+    })
 }
 
 fn c_compiler() -> Result<()> {
@@ -62,12 +169,35 @@ fn c_compiler() -> Result<()> {
     if !answers("apt-get") {
         bail!("there is no C compiler, which the bundled SQLite needs; install one (`cc`, `gcc` or `clang`)");
     }
-    let install = ["apt-get", "install", "--yes", "build-essential"].map(str::to_owned);
-    let (program, arguments) = if answers("sudo") { ("sudo", &install[..]) } else { ("apt-get", &install[1..]) };
-    Step::new("install a C compiler", program).args(arguments.iter().cloned()).run()
+    install("a C compiler", "build-essential")
+}
+
+/// Installs a package of the system.
+fn install(what: &str, package: &str) -> Result<()> {
+    let privileged = |arguments: &[&str]| {
+        let sudo = answers("sudo");
+        let (program, first) = if sudo { ("sudo", Some("apt-get")) } else { ("apt-get", None) };
+        let arguments = first.iter().chain(arguments).map(ToString::to_string).collect::<Vec<_>>();
+        Step::new(&format!("install {what}"), program).env("DEBIAN_FRONTEND", "noninteractive").args(arguments).run()
+    };
+    privileged(&["update"])?;
+    privileged(&["install", "--yes", package])
 }
 
 fn answers(program: &str) -> bool {
     let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_started_server_is_found_again() {
+        let text = "OTHER=x\nPG=postgres://u:p@h:1/d\nPG_PID=42\nPG_DIR=/x/y\n";
+        let started = Started { url: "postgres://u:p@h:1/d".to_owned(), pid: 42, dir: "/x/y".into() };
+        assert_eq!(find(text, "PG"), Some(started));
+        assert_eq!(find("PG=postgres://u:p@h:1/d\n", "PG"), None, "half a note is none");
+    }
 }

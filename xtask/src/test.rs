@@ -25,7 +25,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    services::prepare()?;
+    // Stops what it started at the end of this function, however that ends.
+    let _running = services::prepare()?;
     cargo("test", &["test", "--workspace", "--all-features"]).run()?;
     let seeds = if options.quick { SEEDS_QUICK } else { SEEDS };
     Sim { seeds: Some(seeds), from: None, plant: None }.step().run()?;

@@ -12,7 +12,8 @@ use postrider::{
 use crate::{adapter, config};
 
 /// The stores.
-const STORES: &[(&str, &'static dyn StoreAdapter)] = &[("sqlite", &adapter::sqlite::Adapter)];
+const STORES: &[(&str, &'static dyn StoreAdapter)] =
+    &[("sqlite", &adapter::sqlite::Adapter), ("postgres", &adapter::postgres::Adapter)];
 
 /// The transports.
 const TRANSPORTS: &[(&str, OpenTransport)] =
@@ -95,13 +96,17 @@ mod tests {
     #[test]
     fn known_schemes_are_found() {
         assert_eq!(store("sqlite:app.db").map(|(_, rest)| rest), Ok("app.db".to_owned()));
+        assert_eq!(store("postgres://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
         assert!(transport("stdout").is_ok() && transport("discard").is_ok());
     }
 
     #[test]
     fn unknown_schemes_name_the_known_ones() {
-        assert_eq!(refused(store("oracle:x")), "`oracle:` is not a store that is known here; known are sqlite");
+        assert_eq!(
+            refused(store("oracle:x")),
+            "`oracle:` is not a store that is known here; known are sqlite, postgres"
+        );
         assert_eq!(
             refused(transport("pigeon")),
             "`pigeon:` is not a transport that is known here; known are stdout, file, discard"
@@ -110,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_not_repeated() {
-        assert!(!refused(store("postgres://user:secret@host/db")).contains("secret"));
+        assert!(!refused(store("mongodb://user:secret@host/db")).contains("secret"));
     }
 
     #[test]

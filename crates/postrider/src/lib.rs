@@ -48,6 +48,8 @@
 //! | `memory` (default) | a store and a transport inside the process |
 //! | `sqlite` | the SQLite store, with rusqlite transactions |
 //! | `sqlx-sqlite` | sqlx transactions for it |
+//! | `postgres` | the PostgreSQL store, with tokio-postgres transactions |
+//! | `sqlx-postgres` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
 
 #[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
@@ -77,6 +79,12 @@ pub mod memory {
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use postrider_store_sqlite::*;
+}
+
+/// The PostgreSQL store.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use postrider_store_postgres::*;
 }
 
 /// The transport that writes one JSON object per line.

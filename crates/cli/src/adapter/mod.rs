@@ -2,4 +2,5 @@
 
 pub(crate) mod discard;
 pub(crate) mod ndjson;
+pub(crate) mod postgres;
 pub(crate) mod sqlite;

@@ -1,0 +1,71 @@
+//! `postgres://user:password@host:port/database`: the PostgreSQL store.
+//!
+//! Tables are in the schema `postrider`, with the configured prefix. The schema is only made by whoever migrates.
+
+use std::sync::Arc;
+
+use postrider::{
+    Envelope, Error, ErrorKind, Outbox, Result,
+    core::BoxFuture,
+    postgres::{Postgres, PostgresStore, SCHEMA, migrations},
+};
+
+use crate::registry::{OpenStore, Place, StoreAdapter};
+
+pub(crate) struct Adapter;
+
+impl StoreAdapter for Adapter {
+    fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
+        Box::pin(async move {
+            let store = PostgresStore::builder(&url(place)).prefix(prefix(place)).migrate(migrate).open().await?;
+            let store = Arc::new(store);
+            Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
+        })
+    }
+
+    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
+        let outbox = Outbox::new(dialect(place)?);
+        wait(async {
+            let failed = |error: tokio_postgres::Error| Error::new(ErrorKind::Unavailable, "enqueue").caused_by(error);
+            let (mut client, connection) =
+                tokio_postgres::connect(&url(place), tokio_postgres::NoTls).await.map_err(failed)?;
+            tokio::spawn(connection);
+            let mut transaction = client.transaction().await.map_err(failed)?;
+            outbox.enqueue_raw(&mut transaction, vec![envelope]).await?;
+            transaction.commit().await.map_err(failed)
+        })
+    }
+
+    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {
+        let standings = wait(async { migrations::status(&url(place), &dialect(place)?).await })?;
+        Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
+    }
+
+    fn migrate(&self, place: &Place) -> Result<Vec<String>> {
+        let applied = wait(async { migrations::up(&url(place), &dialect(place)?).await })?;
+        Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
+    }
+
+    fn migration_script(&self, place: &Place) -> Result<String> {
+        Ok(migrations::sql(&dialect(place)?))
+    }
+}
+
+/// The registry has cut the scheme off.
+fn url(place: &Place) -> String {
+    format!("postgres:{}", place.path)
+}
+
+fn prefix(place: &Place) -> &str {
+    place.table_prefix.as_deref().unwrap_or_default()
+}
+
+fn dialect(place: &Place) -> Result<Postgres> {
+    Postgres::new(SCHEMA, prefix(place))
+}
+
+/// These commands run outside of any runtime.
+fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Error::new(ErrorKind::Other, "start the runtime").caused_by(e))?.block_on(work)
+}

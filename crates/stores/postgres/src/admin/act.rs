@@ -1,0 +1,197 @@
+//! What an operator does: each change and its audit entry are one transaction.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    Error,
+    admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
+    lease::{Reader, Replay},
+    parked::Ordinal,
+};
+
+use super::rows::Conditions;
+use crate::{
+    checkpoint::Checkpoint,
+    cursor::Position,
+    db::Db,
+    error::{Work, corrupt},
+    lease::{add_lane, drop_lanes},
+    observe,
+    parked::{Rows, ordinal},
+    route::{Route, drop_empty_replays, unknown},
+    values::Instant,
+};
+
+const NOTE: &str =
+    "INSERT INTO {audit} (at, actor, reason, action, subject) VALUES (clock_timestamp(), $1, $2, $3, $4)";
+
+const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {audit} ORDER BY number DESC LIMIT $1";
+
+const PAUSE: &str = "UPDATE {route} SET paused_by = $2, paused_reason = $3 WHERE name = $1";
+
+/// Replays that have ended but have rows again that may run.
+const ENDED_REPLAYS: &str = "
+SELECT name
+  FROM {route}
+ WHERE replay_of IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = name)
+   AND EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = name AND row.state <> 'dead')";
+
+/// A route and its replays, or one replay: everything that is kept under these names.
+const READERS: &str = "SELECT name FROM {route} WHERE name = $1 OR replay_of = $1 ORDER BY name";
+
+pub(super) async fn redrive(db: &Db<'_>, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
+    let changed = each_row(db, filter, Act::Redrive).await?;
+    revive_replays(db).await?;
+    note_rows(db, actor, "redrive", filter, changed).await
+}
+
+pub(super) async fn discard(db: &Db<'_>, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
+    let changed = each_row(db, filter, Act::Discard).await?;
+    drop_empty_replays(db).await?;
+    note_rows(db, actor, "discard", filter, changed).await
+}
+
+/// What to do with a row.
+#[derive(Clone, Copy)]
+enum Act {
+    Redrive,
+    Discard,
+}
+
+/// Does it to every matching row, route by route under its lock, and counts those that it changed.
+async fn each_row(db: &Db<'_>, filter: &ParkedFilter, act: Act) -> Work<u64> {
+    db.lock("readers", "").await?;
+    let mut changed = 0;
+    for route in matching_routes(db, filter).await? {
+        db.lock_route(&route).await?;
+        let of_route = ParkedFilter { route: Some(route.clone()), ..filter.clone() };
+        let mut rows = Rows::new(db, &route, db.now().await?);
+        // Gathered before anything changes, so that no change meets its own result.
+        for ordinal in matching(db, &of_route).await? {
+            changed += u64::from(match act {
+                Act::Redrive => rows.redrive(ordinal).await?,
+                Act::Discard => rows.remove(ordinal).await?,
+            });
+        }
+        rows.finish().await?;
+    }
+    Ok(changed)
+}
+
+async fn matching_routes(db: &Db<'_>, filter: &ParkedFilter) -> Work<Vec<String>> {
+    let conditions = Conditions::new(filter);
+    let sql = format!("SELECT DISTINCT route FROM {{parked}} WHERE {} ORDER BY route", conditions.sql);
+    let rows = db.query(&sql, &conditions.values()).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+async fn matching(db: &Db<'_>, filter: &ParkedFilter) -> Work<Vec<Ordinal>> {
+    let conditions = Conditions::new(filter);
+    let sql = format!("SELECT ordinal FROM {{parked}} WHERE {} ORDER BY ordinal", conditions.sql);
+    let rows = db.query(&sql, &conditions.values()).await?;
+    rows.iter().map(|row| Ok(ordinal(row.try_get(0)?))).collect()
+}
+
+/// A replay that has ended goes on for the sake of a redriven row: it gets its lane back, at its end.
+async fn revive_replays(db: &Db<'_>) -> Work<()> {
+    for row in db.query(ENDED_REPLAYS, &[]).await? {
+        let name: String = row.try_get(0)?;
+        let newest = Checkpoint::newest(db, &name, 0).await?.ok_or_else(|| corrupt("a replay has no checkpoint"))?;
+        add_lane(db, &name, 0, newest.lo, &newest.cursor).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn pause(db: &Db<'_>, route: &str, actor: &Actor) -> Work<()> {
+    set_paused(db, route, Some(actor)).await?;
+    note(db, actor, "pause", route).await
+}
+
+pub(super) async fn resume(db: &Db<'_>, route: &str, actor: &Actor) -> Work<()> {
+    set_paused(db, route, None).await?;
+    note(db, actor, "resume", route).await
+}
+
+async fn set_paused(db: &Db<'_>, route: &str, by: Option<&Actor>) -> Work<()> {
+    let name = by.map(|actor| &actor.name);
+    let reason = by.and_then(|actor| actor.reason.as_deref());
+    let changed = db.execute(PAUSE, &[&route, &name, &reason]).await?;
+    if changed == 0 { Err(unknown("route", route).into()) } else { Ok(()) }
+}
+
+/// One lane is enough: a replay is read at its own pace. It is a single round over all that is committed now.
+pub(super) async fn replay(db: &Db<'_>, spec: &ReplaySpec, actor: &Actor) -> Work<Arc<str>> {
+    db.lock("readers", "").await?;
+    let of = Route::get(db, &spec.route).await?;
+    if of.reader.replay.is_some() {
+        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route).into());
+    }
+    // The snapshot first, then the last number: nothing that it sees is above.
+    let target = observe::snapshot(db).await?;
+    let position = Position::replay(observe::identity(db).await?, target, observe::last(db).await?);
+    let number: i64 = db.query_one("SELECT nextval('{replay}')", &[]).await?.try_get(0)?;
+    let name: Arc<str> = format!("{}#replay-{number}", spec.route).into();
+    let replay = Replay { of: of.name, filter: spec.filter.clone(), rate: spec.rate };
+    let reader = Reader { replay: Some(replay), ..of.reader };
+    Route { name: Arc::clone(&name), lanes: 1, paused: None, reader }.save(db).await?;
+    add_lane(db, &name, 0, position.replay_lo(), &position.encode()).await?;
+    note(db, actor, "replay", &format!("{name}: {}", spec.filter)).await?;
+    Ok(name)
+}
+
+pub(super) async fn cancel_replay(db: &Db<'_>, name: &str, actor: &Actor) -> Work<()> {
+    db.lock("readers", "").await?;
+    if Route::find(db, name).await?.is_none_or(|route| route.reader.replay.is_none()) {
+        return Err(unknown("replay", name).into());
+    }
+    forget(db, name).await?;
+    note(db, actor, "cancel-replay", name).await
+}
+
+pub(super) async fn forget_route(db: &Db<'_>, route: &str, actor: &Actor) -> Work<()> {
+    db.lock("readers", "").await?;
+    if Route::find(db, route).await?.is_none_or(|known| known.reader.replay.is_some()) {
+        return Err(unknown("route", route).into());
+    }
+    forget(db, route).await?;
+    note(db, actor, "forget-route", route).await
+}
+
+/// The newest checkpoint of each lane stays: it is what a former owner runs into.
+async fn forget(db: &Db<'_>, name: &str) -> Work<()> {
+    for row in db.query(READERS, &[&name]).await? {
+        let name: String = row.try_get(0)?;
+        db.lock_route(&name).await?;
+        db.execute("DELETE FROM {parked} WHERE route = $1", &[&name]).await?;
+        drop_lanes(db, &name).await?;
+        db.execute("DELETE FROM {route} WHERE name = $1", &[&name]).await?;
+    }
+    Ok(())
+}
+
+/// Nothing changed is nothing to note.
+async fn note_rows(db: &Db<'_>, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64) -> Work<u64> {
+    if rows > 0 {
+        note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
+    }
+    Ok(rows)
+}
+
+async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str) -> Work<()> {
+    db.execute(NOTE, &[&actor.name, &actor.reason, &action, &subject]).await?;
+    Ok(())
+}
+
+pub(super) async fn audit(db: &Db<'_>, limit: u32) -> Work<Vec<AuditEntry>> {
+    let rows = db.query(AUDIT, &[&i64::from(limit)]).await?;
+    let entry = |row: &tokio_postgres::Row| {
+        Ok(AuditEntry {
+            at: row.try_get::<_, Instant>(0)?.0,
+            actor: Actor { name: row.try_get(1)?, reason: row.try_get(2)? },
+            action: row.try_get(3)?,
+            subject: row.try_get(4)?,
+        })
+    };
+    rows.iter().map(entry).collect()
+}

@@ -1,0 +1,90 @@
+//! The operator's side: each look on one consistent state, each change with a trace in the audit record.
+
+mod act;
+mod overview;
+mod rows;
+
+use std::sync::Arc;
+
+use postrider_core::{
+    BoxFuture, Result,
+    admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    envelope::MessageId,
+    parked::Ordinal,
+};
+
+use crate::{PostgresStore, db::Db, error::Fault, log::transact};
+
+const REPEATS_MAX: u32 = 8;
+
+/// One change by an operator in one transaction, and a hint to the relays of this process.
+macro_rules! act {
+    ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
+        Box::pin(async move {
+            let changed: BoxFuture<'_, Result<_>> = transact!($store, begin, $operation, |$db| $work);
+            let changed = changed.await?;
+            $store.wake();
+            Ok(changed)
+        })
+    };
+}
+
+impl StoreAdmin for PostgresStore {
+    fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
+        transact!(self, look, "overview", |db| overview::overview(&db, self.block_bits()))
+    }
+
+    fn parked<'a>(
+        &'a self,
+        filter: &'a ParkedFilter,
+        after: Option<(Arc<str>, Ordinal)>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<ParkedRow>>> {
+        let after = Arc::new(after);
+        transact!(self, look, "list parked rows", |db| {
+            let after = Arc::clone(&after);
+            let db = &db;
+            async move { rows::parked(db, filter, (*after).as_ref(), limit).await }
+        })
+    }
+
+    fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
+        transact!(self, look, "group dead rows", |db| rows::dead_groups(&db))
+    }
+
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>> {
+        transact!(self, look, "look for a message", |db| rows::message(&db, id))
+    }
+
+    fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        act!(self, "redrive", |db| act::redrive(&db, filter, actor))
+    }
+
+    fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
+        act!(self, "discard", |db| act::discard(&db, filter, actor))
+    }
+
+    fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "pause", |db| act::pause(&db, route, actor))
+    }
+
+    fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "resume a route", |db| act::resume(&db, route, actor))
+    }
+
+    fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>> {
+        act!(self, "replay", |db| act::replay(&db, spec, actor))
+    }
+
+    fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "cancel a replay", |db| act::cancel_replay(&db, name, actor))
+    }
+
+    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "forget a route", |db| act::forget_route(&db, route, actor))
+    }
+
+    fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        transact!(self, look, "read the audit record", |db| act::audit(&db, limit))
+    }
+}

@@ -1,0 +1,166 @@
+//! Everything on one screen, in one consistent look.
+//!
+//! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads,
+//! begins where the slowest lane can have anything unsettled, and ends at [`PENDING_COUNT_MAX`]. Leaves are read one by
+//! one: a query through the parent would lock all of them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use postrider_core::{
+    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    lease::NodeId,
+    parked::ParkedState,
+    time::Timestamp,
+};
+
+use crate::{
+    db::Db,
+    dialect::LEAVES,
+    due,
+    error::Work,
+    intern::Interner,
+    lease::{self, LaneRow},
+    observe,
+    route::Route,
+    select::Selection,
+    values::{FullXid, Instant},
+};
+
+/// Rows of a leaf are counted no further than this; beyond, its numbers are taken for its rows.
+const COUNTED_MAX: i64 = 200_000;
+
+/// Rows that one statement of the scan returns.
+const SCAN_ROWS: i64 = 10_000;
+
+const NODES: &str = "
+SELECT id, name, routes, seen_at
+  FROM {node}
+ WHERE seen_at + lease_life * interval '1 microsecond' > $1
+ ORDER BY id";
+
+pub(super) async fn overview(db: &Db<'_>, block_bits: u32) -> Work<Overview> {
+    let now = db.now().await?;
+    let mut lanes = lease::lanes(db, now).await?;
+    let log = Log { last: observe::last(db).await?, block_bits, now };
+    let counts = due::counts(db).await?;
+    let mut routes = Vec::new();
+    for route in Route::all(db).await?.into_values() {
+        // A replay that has ended has no lanes left, only dead rows.
+        if let Some(lanes) = lanes.remove(&route.name) {
+            routes.push(log.route_status(db, route, &lanes, &counts).await?);
+        }
+    }
+    Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await? })
+}
+
+/// Exact while the log is small; for a large leaf the span of its numbers, which counts what was rolled back too.
+async fn records(db: &Db<'_>) -> Work<u64> {
+    let mut records = 0;
+    for leaf in 0..LEAVES {
+        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {{log_{leaf}}} LIMIT $1) AS counted");
+        let mut count: i64 = db.query_one(&sql, &[&COUNTED_MAX]).await?.try_get(0)?;
+        if count == COUNTED_MAX {
+            let sql = format!("SELECT max(seq) - min(seq) + 1 FROM {{log_{leaf}}}");
+            count = db.query_one(&sql, &[]).await?.try_get::<_, Option<i64>>(0)?.unwrap_or(count);
+        }
+        records += count.unsigned_abs();
+    }
+    Ok(records)
+}
+
+/// The log at the moment of the look.
+struct Log {
+    last: i64,
+    block_bits: u32,
+    now: Timestamp,
+}
+
+impl Log {
+    async fn route_status(
+        &self,
+        db: &Db<'_>,
+        route: Route,
+        lanes: &[LaneRow],
+        counts: &BTreeMap<(String, String), u64>,
+    ) -> Work<RouteStatus> {
+        let (pending, oldest_pending_age) = self.pending(db, &route, lanes).await?;
+        let mut parked = ParkedCounts::default();
+        for state in ParkedState::ALL {
+            let count = counts.get(&(route.name.to_string(), state.name().to_owned()));
+            *parked.of_mut(state) = count.copied().unwrap_or(0);
+        }
+        let lanes = lanes.iter().map(|lane| LaneStatus {
+            number: lane.number,
+            owner: lane.owner,
+            epoch: lane.epoch,
+            cursor: lane.position.describe(self.last),
+        });
+        Ok(RouteStatus {
+            lanes: lanes.collect(),
+            topics: route.reader.topics.to_string(),
+            paused: route.paused.map(|(name, reason)| Actor { name, reason }),
+            pending,
+            oldest_pending_age,
+            parked,
+            replay_of: route.reader.replay.map(|replay| replay.of),
+            route: route.name,
+        })
+    }
+
+    /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
+    async fn pending(&self, db: &Db<'_>, route: &Route, lanes: &[LaneRow]) -> Work<(u64, Option<Duration>)> {
+        let replay = route.reader.replay.is_some();
+        let lo = |lane: &LaneRow| if replay { lane.position.replay_lo() } else { lane.position.lo() };
+        let mut at = lanes.iter().map(lo).min().unwrap_or(i64::MAX);
+        let mut whole = Selection::new(&route.reader, 0, 1);
+        let mut interner = Interner::default();
+        let (mut pending, mut oldest) = (0, None::<Duration>);
+        // Ends with the log, or when enough is counted.
+        while at < self.last {
+            let block = (at + 1) >> self.block_bits;
+            let end = (((block + 1) << self.block_bits) - 1).min(self.last);
+            let leaf = usize::try_from(block).expect("positive") % LEAVES;
+            let sql = format!(
+                "SELECT seq, topic, id, key, enqueued_at, name, deliver_at, tx
+                   FROM {{log_{leaf}}} WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+            );
+            let rows = db.query(&sql, &[&at, &end, &SCAN_ROWS]).await?;
+            let is_whole = i64::try_from(rows.len()).is_ok_and(|count| count < SCAN_ROWS);
+            for row in &rows {
+                at = row.try_get(0)?;
+                let Some(chosen) = whole.choose(row, &mut interner)? else { continue };
+                let xid = row.try_get::<_, FullXid>(7)?.0;
+                let open = lanes.iter().any(|lane| {
+                    route.reader.place(chosen.key, &chosen.id, lane.number, route.lanes).1
+                        && !lane.position.has_settled(xid, at)
+                        && (!replay || lane.position.is_in_replay(xid, at))
+                });
+                if !open {
+                    continue;
+                }
+                pending += 1;
+                let deliver_at: Option<Instant> = row.try_get(6)?;
+                if deliver_at.is_none_or(|at| at.0 <= self.now) {
+                    oldest = oldest.max(Some(self.now.since(chosen.enqueued_at)));
+                }
+                if pending == PENDING_COUNT_MAX {
+                    return Ok((pending, oldest));
+                }
+            }
+            if is_whole {
+                at = end;
+            }
+        }
+        Ok((pending, oldest))
+    }
+}
+
+async fn nodes(db: &Db<'_>, now: Timestamp) -> Work<Vec<NodeStatus>> {
+    let mut nodes = Vec::new();
+    for row in db.query(NODES, &[&Instant(now)]).await? {
+        let routes = lease::names(row.try_get(2)?)?;
+        let seen = now.since(row.try_get::<_, Instant>(3)?.0);
+        nodes.push(NodeStatus { id: NodeId(row.try_get(0)?), name: row.try_get(1)?, routes, seen });
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,133 @@
+//! Checkpoints: the cursors at rest, and the fence.
+//!
+//! The newest checkpoint of a lane (the one with the greatest `n`) is its cursor, the number of the last settlement and
+//! the epoch under which it was written. Nothing is ever updated. Whoever writes the next one takes `n + 1`, and so does
+//! everything that changes a lane's epoch or ends the lane: of two that began from the same checkpoint, the primary key
+//! lets one through. That is the whole fence; a settlement needs no lock and writes one small row.
+
+use postrider_core::{
+    Error,
+    lease::{Epoch, LaneId, Lease},
+    log::Cursor,
+};
+
+use crate::{cursor::stored, db::Db, error::Work};
+
+/// One entry from the end of one range of the primary key.
+const NEWEST: &str = "
+SELECT epoch, settled, lo, cursor
+  FROM {checkpoint}
+ WHERE route = $1 AND number = $2
+ ORDER BY n DESC
+ LIMIT 1";
+
+/// The next one of a lane. A cursor that a reader made counts only as long as that reader's session lives: it holds an
+/// exclusive lock on the session's number. After a crash of the server the snapshot in it may see transactions that have
+/// not happened yet.
+const SETTLE: &str = "
+INSERT INTO {checkpoint} (route, number, n, epoch, settled, lo, cursor)
+SELECT $1, $2, newest.n + 1, newest.epoch, $4, coalesce($6, newest.lo), coalesce($5, newest.cursor)
+  FROM (SELECT n, epoch, settled, lo, cursor
+          FROM {checkpoint}
+         WHERE route = $1 AND number = $2
+         ORDER BY n DESC
+         LIMIT 1) AS newest
+ WHERE newest.epoch = $3 AND newest.settled < $4
+   AND ($5::bytea IS NULL OR $5 = newest.cursor OR $7::bigint = 0 OR NOT pg_try_advisory_xact_lock_shared($7))";
+
+/// A new epoch begins its count of settlements anew. An epoch is greater than every former one, and also than those that a
+/// fail-over may have lost: it is taken from the clock as well.
+const BEGIN: &str = "
+INSERT INTO {checkpoint} (route, number, n, epoch, settled, lo, cursor)
+SELECT $1, $2, coalesce(max(n), 0) + 1,
+       greatest(coalesce(max(epoch), 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0, $3, $4
+  FROM {checkpoint}
+ WHERE route = $1 AND number = $2
+RETURNING epoch";
+
+/// All but the newest.
+const TIDY: &str = "
+DELETE FROM {checkpoint} AS old
+ WHERE route = $1 AND number = $2
+   AND n < (SELECT max(n) FROM {checkpoint} AS newest WHERE newest.route = $1 AND newest.number = $2)";
+
+/// A lane's cursor at rest.
+pub(crate) struct Checkpoint {
+    pub(crate) epoch: Epoch,
+    pub(crate) settled: u64,
+    pub(crate) lo: i64,
+    pub(crate) cursor: Cursor,
+}
+
+impl Checkpoint {
+    /// The newest one of a lane, be the lane there or not.
+    pub(crate) async fn newest(db: &Db<'_>, route: &str, number: u32) -> Work<Option<Self>> {
+        let row = db.query_opt(NEWEST, &[&route, &i64::from(number)]).await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Self {
+            epoch: epoch(row.try_get(0)?),
+            settled: row.try_get::<_, i64>(1)?.cast_unsigned(),
+            lo: row.try_get(2)?,
+            cursor: stored(row.try_get(3)?),
+        }))
+    }
+
+    /// The newest one, if this lease is the current one.
+    pub(crate) async fn of(db: &Db<'_>, lease: &Lease) -> Work<Self> {
+        let newest = Self::newest(db, &lease.lane.route, lease.lane.number).await?;
+        Ok(newest.filter(|newest| newest.epoch == lease.epoch).ok_or_else(Error::fenced)?)
+    }
+}
+
+/// Where a settlement moves the cursor.
+pub(crate) struct Advance<'a> {
+    pub(crate) cursor: &'a Cursor,
+    pub(crate) session: u64,
+    pub(crate) lo: i64,
+}
+
+/// Writes the next checkpoint. `false`: the lease is not the current one, the number is over, or the cursor's session is.
+pub(crate) async fn settle(db: &Db<'_>, lease: &Lease, number: u64, advance: Option<&Advance<'_>>) -> Work<bool> {
+    let LaneId { route, number: lane } = &lease.lane;
+    let cursor = advance.map(|advance| advance.cursor.0.as_ref());
+    let lo = advance.map(|advance| advance.lo);
+    let session = advance.map_or(0, |advance| advance.session).cast_signed();
+    let written = db
+        .execute(
+            SETTLE,
+            &[
+                &&**route,
+                &i64::from(*lane),
+                &lease.epoch.0.cast_signed(),
+                &number.cast_signed(),
+                &cursor,
+                &lo,
+                &session,
+            ],
+        )
+        .await?;
+    Ok(written == 1)
+}
+
+/// Begins a new epoch of a lane, at this cursor.
+pub(crate) async fn begin(db: &Db<'_>, route: &str, number: u32, lo: i64, cursor: &Cursor) -> Work<Epoch> {
+    let row = db.query_one(BEGIN, &[&route, &i64::from(number), &lo, &cursor.0.as_ref()]).await?;
+    Ok(epoch(row.try_get(0)?))
+}
+
+/// Ends a lane: whoever still holds a lease on it is fenced. Its cursor stays, in case the lane comes back.
+pub(crate) async fn end(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
+    if let Some(newest) = Checkpoint::newest(db, route, number).await? {
+        begin(db, route, number, newest.lo, &newest.cursor).await?;
+    }
+    Ok(())
+}
+
+/// Drops what no one will ask for any more.
+pub(crate) async fn tidy(db: &Db<'_>, route: &str, number: u32) -> Work<u64> {
+    db.execute(TIDY, &[&route, &i64::from(number)]).await
+}
+
+fn epoch(stored: i64) -> Epoch {
+    Epoch(stored.cast_unsigned())
+}

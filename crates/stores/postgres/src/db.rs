@@ -1,0 +1,86 @@
+//! One transaction of the store on a pooled connection, with the store's clock and names.
+
+use deadpool_postgres::{Object, Transaction};
+use postrider_core::time::Timestamp;
+use tokio_postgres::{Row, types::ToSql};
+
+use crate::{dialect::Postgres, error::Work, values::Instant};
+
+/// What a statement binds.
+pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// An open transaction. Dropped without [`Self::commit`], it is rolled back.
+pub(crate) struct Db<'a> {
+    transaction: Transaction<'a>,
+    pub(crate) dialect: &'a Postgres,
+}
+
+impl<'a> Db<'a> {
+    /// READ COMMITTED: what must not change in between is locked.
+    pub(crate) async fn begin(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
+        Ok(Self { transaction: client.transaction().await?, dialect })
+    }
+
+    /// On one consistent state of the database, and without changing it.
+    pub(crate) async fn look(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
+        let builder = client.build_transaction();
+        let level = tokio_postgres::IsolationLevel::RepeatableRead;
+        Ok(Self { transaction: builder.isolation_level(level).read_only(true).start().await?, dialect })
+    }
+
+    pub(crate) async fn commit(self) -> Work<()> {
+        Ok(self.transaction.commit().await?)
+    }
+
+    pub(crate) async fn query(&self, sql: &str, parameters: Parameters<'_>) -> Work<Vec<Row>> {
+        let statement = self.transaction.prepare_cached(&self.dialect.render(sql)).await?;
+        Ok(self.transaction.query(&statement, parameters).await?)
+    }
+
+    pub(crate) async fn query_opt(&self, sql: &str, parameters: Parameters<'_>) -> Work<Option<Row>> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    pub(crate) async fn query_one(&self, sql: &str, parameters: Parameters<'_>) -> Work<Row> {
+        let statement = self.transaction.prepare_cached(&self.dialect.render(sql)).await?;
+        Ok(self.transaction.query_one(&statement, parameters).await?)
+    }
+
+    pub(crate) async fn execute(&self, sql: &str, parameters: Parameters<'_>) -> Work<u64> {
+        let statement = self.transaction.prepare_cached(&self.dialect.render(sql)).await?;
+        Ok(self.transaction.execute(&statement, parameters).await?)
+    }
+
+    /// Statements without parameters, perhaps several.
+    pub(crate) async fn batch(&self, sql: &str) -> Work<()> {
+        Ok(self.transaction.batch_execute(&self.dialect.render(sql)).await?)
+    }
+
+    /// As [`Self::batch`], with the names put in already.
+    pub(crate) async fn batch_as_it_is(&self, sql: &str) -> Work<()> {
+        Ok(self.transaction.batch_execute(sql).await?)
+    }
+
+    /// The instant by the database's clock. The one door through which time enters this crate. Ask it behind the locks.
+    pub(crate) async fn now(&self) -> Work<Timestamp> {
+        Ok(self.query_one("SELECT clock_timestamp()", &[]).await?.try_get::<_, Instant>(0)?.0)
+    }
+
+    /// Waits until nobody else has this lock; it ends with the transaction.
+    pub(crate) async fn lock(&self, what: &str, name: &str) -> Work<()> {
+        let number = self.dialect.lock(what, name);
+        self.execute("SELECT pg_advisory_xact_lock($1)", &[&number]).await?;
+        Ok(())
+    }
+
+    /// Everything that changes a route's lanes or parked rows does so under this lock, so that the head of a line, which
+    /// is marked, is found by one transaction at a time.
+    pub(crate) async fn lock_route(&self, route: &str) -> Work<()> {
+        self.lock("route", route).await
+    }
+}
+
+/// A number that is never negative, as SQL keeps it.
+pub(crate) fn unsigned(value: i64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,158 @@
+//! [`Postgres`]: the names of the tables. The small thing that an outbox needs to know of a store.
+//!
+//! It holds no connection, so an application can enqueue without opening the store. Statements are written with a table's
+//! name in braces, `{log}`; this is where it becomes `"schema"."prefix_log"`. Names are checked to be identifiers *and*
+//! quoted, so nothing that a setting says can become SQL.
+
+use std::{fmt, sync::Arc};
+
+use postrider_core::{Error, Result};
+
+use crate::enlist;
+
+/// The schema unless another one is chosen.
+pub const SCHEMA: &str = "postrider";
+
+/// PostgreSQL cuts longer identifiers.
+pub const SCHEMA_BYTES_MAX: usize = 63;
+
+/// The longest prefix: every name of ours still fits behind it.
+pub const PREFIX_BYTES_MAX: usize = 40;
+
+/// How many leaves the ring has. Part of the storage format.
+pub(crate) const LEAVES: usize = 8;
+
+/// The `S` of [`Enlist<S>`](postrider_core::enlist::Enlist) for PostgreSQL. Cheap to clone.
+///
+/// ```
+/// use postrider_store_postgres::Postgres;
+/// assert_eq!(Postgres::default().schema(), "postrider");
+/// assert!(Postgres::new("shop; drop table", "").is_err());
+/// ```
+#[derive(Clone)]
+pub struct Postgres(Arc<Inner>);
+
+struct Inner {
+    schema: String,
+    prefix: String,
+    insert: String,
+}
+
+impl Postgres {
+    /// Tables in a schema, with a prefix that may be empty.
+    ///
+    /// # Errors
+    /// If one of them is not an identifier: a letter or `_`, then letters, digits and `_`, at most [`SCHEMA_BYTES_MAX`] and
+    /// [`PREFIX_BYTES_MAX`] bytes; or if the schema begins with `pg_`, which PostgreSQL keeps for itself.
+    pub fn new(schema: &str, prefix: &str) -> Result<Self> {
+        if schema.is_empty() || schema.starts_with("pg_") || !is_identifier(schema, SCHEMA_BYTES_MAX) {
+            return Err(refused("a schema", "schema", schema, SCHEMA_BYTES_MAX));
+        }
+        if !is_identifier(prefix, PREFIX_BYTES_MAX) {
+            return Err(refused("a table prefix", "prefix", prefix, PREFIX_BYTES_MAX));
+        }
+        let insert = render(enlist::INSERT, schema, prefix);
+        Ok(Self(Arc::new(Inner { schema: schema.to_owned(), prefix: prefix.to_owned(), insert })))
+    }
+
+    /// The schema of all tables.
+    #[must_use]
+    pub fn schema(&self) -> &str {
+        &self.0.schema
+    }
+
+    /// What the names of all tables begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    /// The statement of an enqueue.
+    pub(crate) fn insert(&self) -> &str {
+        &self.0.insert
+    }
+
+    /// Puts the tables' names into a statement: `{log}` with its schema, `{=log}` without, `{schema}` the schema itself.
+    pub(crate) fn render(&self, sql: &str) -> String {
+        render(sql, &self.0.schema, &self.0.prefix)
+    }
+
+    /// The channel on which commits are announced.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}.{}log", self.0.schema, self.0.prefix)
+    }
+
+    /// A number for an advisory lock on something of this store. Two stores in one database have different ones.
+    pub(crate) fn lock(&self, what: &str, name: &str) -> i64 {
+        let text = format!("postrider\0{}\0{}\0{what}\0{name}", self.0.schema, self.0.prefix);
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes()).cast_signed()
+    }
+}
+
+fn is_identifier(name: &str, bytes_max: usize) -> bool {
+    let letters = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    name.len() <= bytes_max && name.bytes().all(letters) && !name.bytes().next().is_some_and(|b| b.is_ascii_digit())
+}
+
+fn refused(what: &str, fact: &'static str, name: &str, bytes_max: usize) -> Error {
+    Error::invalid(format!("{what} is a letter or `_`, then letters, digits and `_`"))
+        .with(fact, name.escape_debug().to_string().chars().take(80).collect::<String>())
+        .with("bytes_max", bytes_max)
+}
+
+fn render(sql: &str, schema: &str, prefix: &str) -> String {
+    let mut out = String::with_capacity(sql.len() + 64);
+    let mut rest = sql;
+    while let Some((before, behind)) = rest.split_once('{') {
+        let (name, behind) = behind.split_once('}').expect("a brace in a statement is closed");
+        out.push_str(before);
+        match name.strip_prefix('=') {
+            _ if name == "schema" => out.push_str(&format!("\"{schema}\"")),
+            Some(name) => out.push_str(&format!("\"{prefix}{name}\"")),
+            None => out.push_str(&format!("\"{schema}\".\"{prefix}{name}\"")),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+impl Default for Postgres {
+    fn default() -> Self {
+        Self::new(SCHEMA, "").expect("the default names are identifiers")
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("schema", &self.0.schema).field("prefix", &self.0.prefix).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_identifiers_are_names() {
+        for (schema, prefix) in [("postrider", ""), ("_", "_"), ("Shop1", "x_")] {
+            assert!(Postgres::new(schema, prefix).is_ok(), "{schema} {prefix}");
+        }
+        let long = "a".repeat(64);
+        for schema in ["", "1a", "a-b", "a b", "größe", "x\"", "pg_temp", &long] {
+            assert!(Postgres::new(schema, "").is_err(), "{schema:?}");
+        }
+        for prefix in ["1", "a.b", "a\"", &long[..41]] {
+            assert!(Postgres::new("s", prefix).is_err(), "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let dialect = Postgres::new("Shop", "x_").unwrap();
+        assert_eq!(
+            dialect.render("SELECT 1 FROM {log}; CREATE INDEX {=a} ON {schema}.b"),
+            "SELECT 1 FROM \"Shop\".\"x_log\"; CREATE INDEX \"x_a\" ON \"Shop\".b"
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! Due: parked rows that may run now, and which keys have a line at all.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use postrider_core::{
+    key::KeyHash,
+    lease::Lease,
+    log::{Record, RecordRef},
+    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRow},
+    time::Timestamp,
+};
+use tokio_postgres::Row;
+
+use crate::{
+    checkpoint::Checkpoint,
+    db::{Db, unsigned},
+    error::Work,
+    parked::ordinal,
+    records::envelope,
+    values::Instant,
+};
+
+/// Rows that wait for time alone, soonest first: one range of the index that holds only such rows. A route with several
+/// lanes steps over the rows of the others, page by page.
+const WAKING: &str = "
+SELECT wake_at, ordinal, spread
+  FROM {parked}
+ WHERE route = $1 AND in_line = $2 AND wake_at IS NOT NULL AND (wake_at, ordinal) > ($3, $4)
+ ORDER BY wake_at, ordinal
+ LIMIT $5";
+
+/// The first rows of one line: one range of the index of lines.
+const LINE: &str = "
+SELECT ordinal, attempts, due_at, key_hash,
+       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+  FROM {parked}
+ WHERE route = $1 AND key_hash = $2 AND in_line
+ ORDER BY ordinal
+ LIMIT $3";
+
+/// One row by its primary key.
+const ROW: &str = "
+SELECT ordinal, attempts, due_at, key_hash,
+       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+  FROM {parked}
+ WHERE ordinal = $1";
+
+/// Every line of a route: one pass over its range of the index of lines.
+const BLOCKED: &str = "
+SELECT key_hash, count(*)
+  FROM {parked}
+ WHERE route = $1 AND in_line
+ GROUP BY key_hash";
+
+/// Every key of the lease's lane that has a line.
+pub(crate) async fn blocked(db: &Db<'_>, lease: &Lease) -> Work<Vec<BlockedKey>> {
+    let mut blocked = Vec::new();
+    for row in db.query(BLOCKED, &[&&*lease.lane.route]).await? {
+        let key = KeyHash::from_i64(row.try_get(0)?);
+        if key.lane(lease.lanes) == lease.lane.number {
+            blocked.push(BlockedKey { key, rows: unsigned(row.try_get(1)?) });
+        }
+    }
+    Ok(blocked)
+}
+
+/// What may run now, longest due first, lines and timed rows alike.
+pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit) -> Work<DuePage> {
+    Checkpoint::of(db, lease).await?;
+    let now = db.now().await?;
+    let mut waiting = waiting(db, lease, true, limit.lines, now).await?;
+    waiting.extend(self::waiting(db, lease, false, limit.lines, now).await?);
+    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
+
+    let read = DueRead { db, lease, now };
+    let mut room = Room { bytes: limit.bytes, used: false };
+    let mut page = DuePage::default();
+    for row in waiting {
+        let taken = if row.wake_at > now {
+            false
+        } else if row.in_line {
+            page.lines.len() < limit.lines as usize
+                && read.line(row.spread, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
+        } else {
+            page.timed.len() < limit.lines as usize
+                && read.timed(row.ordinal, &mut room).await?.map(|row| page.timed.push(row)).is_some()
+        };
+        if !taken {
+            // What stays behind although it is due comes next, at once.
+            let wait = row.wake_at.since(now);
+            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+        }
+    }
+    Ok(page)
+}
+
+/// A row that waits for time alone.
+struct Waiting {
+    wake_at: Timestamp,
+    ordinal: i64,
+    spread: KeyHash,
+    in_line: bool,
+}
+
+/// Those of the lease's lane that are due, one more than asked for if there is one, or else the next to come due.
+async fn waiting(db: &Db<'_>, lease: &Lease, in_line: bool, limit: u32, now: Timestamp) -> Work<Vec<Waiting>> {
+    let mut waiting = Vec::new();
+    let mut after = (Instant(Timestamp::from_micros(i64::MIN)), 0_i64);
+    let page = i64::from(limit).saturating_mul(i64::from(lease.lanes)).saturating_add(1).min(WAKING_PAGE_MAX);
+    // Ends with the rows, with enough of them, or with the first that is not due.
+    loop {
+        let rows = db.query(WAKING, &[&&*lease.lane.route, &in_line, &after.0, &after.1, &page]).await?;
+        let is_last = i64::try_from(rows.len()).is_ok_and(|count| count < page);
+        for row in rows {
+            let (wake_at, spread) = (row.try_get::<_, Instant>(0)?.0, KeyHash::from_i64(row.try_get(2)?));
+            let ordinal = row.try_get(1)?;
+            after = (Instant(wake_at), ordinal);
+            if spread.lane(lease.lanes) != lease.lane.number {
+                continue;
+            }
+            waiting.push(Waiting { wake_at, ordinal, spread, in_line });
+            if wake_at > now || waiting.len() > limit as usize {
+                return Ok(waiting);
+            }
+        }
+        if is_last {
+            return Ok(waiting);
+        }
+    }
+}
+
+/// Rows of the index that one statement returns.
+const WAKING_PAGE_MAX: i64 = 2_000;
+
+/// One due read.
+struct DueRead<'a> {
+    db: &'a Db<'a>,
+    lease: &'a Lease,
+    now: Timestamp,
+}
+
+impl DueRead<'_> {
+    /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
+    async fn line(&self, key: KeyHash, per_line: u32, room: &mut Room) -> Work<Option<DueLine>> {
+        let per_line = per_line.max(1);
+        let route = &*self.lease.lane.route;
+        let rows = self.db.query(LINE, &[&route, &key.as_i64(), &(i64::from(per_line) + 1)]).await?;
+        let mut line = DueLine { key, rows: Vec::new(), more: false };
+        for row in rows {
+            let due = row.try_get::<_, Option<Instant>>(2)?.is_some_and(|at| at.0 <= self.now);
+            if line.rows.len() == per_line as usize || !due {
+                line.more = true;
+                break;
+            }
+            let found = self.row(&row)?;
+            if !room.take(&found) {
+                line.more = true;
+                break;
+            }
+            line.rows.push(found);
+        }
+        Ok((!line.rows.is_empty()).then_some(line))
+    }
+
+    /// One row in no line. `None`: there is no room left, or it is gone.
+    async fn timed(&self, ordinal: i64, room: &mut Room) -> Work<Option<DueRow>> {
+        let Some(row) = self.db.query_opt(ROW, &[&ordinal]).await? else { return Ok(None) };
+        let found = self.row(&row)?;
+        Ok(room.take(&found).then_some(found))
+    }
+
+    fn row(&self, row: &Row) -> Work<DueRow> {
+        let (envelope, enqueued_at) = envelope(row, 4)?;
+        let record = Record {
+            key: row.try_get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
+            enqueued_at,
+            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
+            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
+            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
+            envelope,
+        };
+        Ok(DueRow {
+            ordinal: ordinal(row.try_get(0)?),
+            record: RecordRef::single(record),
+            attempts: unsigned(row.try_get(1)?),
+        })
+    }
+}
+
+/// What is left of a due read's bytes. The first row always fits.
+struct Room {
+    bytes: usize,
+    used: bool,
+}
+
+impl Room {
+    fn take(&mut self, row: &DueRow) -> bool {
+        let weight = row.record.envelope.weight();
+        if self.used && weight > self.bytes {
+            return false;
+        }
+        self.used = true;
+        self.bytes = self.bytes.saturating_sub(weight);
+        true
+    }
+}
+
+/// How many rows each route has in each state.
+pub(crate) async fn counts(db: &Db<'_>) -> Work<BTreeMap<(String, String), u64>> {
+    let rows = db.query("SELECT route, state, count(*) FROM {parked} GROUP BY route, state", &[]).await?;
+    rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get::<_, i64>(2)?.unsigned_abs()))).collect()
+}

@@ -1,0 +1,132 @@
+//! What PostgreSQL answers, translated into [`Error`], by SQLSTATE and never by text.
+//!
+//! Everything in this crate fails with a [`Fault`]: the client's own error or one of ours. It becomes an [`Error`] in one
+//! place, where the operation is known. A code that is not listed here is transient: giving up on a passing fault loses
+//! more than trying once too often.
+
+use deadpool_postgres::PoolError;
+use postrider_core::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
+
+/// What went wrong, before it has a name.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Postgres(tokio_postgres::Error),
+    Pool(PoolError),
+    Ours(Error),
+}
+
+/// The result of work on a connection.
+pub(crate) type Work<T> = Result<T, Fault>;
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<PoolError> for Fault {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::Postgres(error),
+            other => Self::Pool(other),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+impl Fault {
+    /// The error that a caller sees. `operation` is what was being done.
+    pub(crate) fn into_error(self, operation: &'static str) -> Error {
+        match self {
+            Self::Ours(error) => error,
+            Self::Postgres(error) => from_postgres(error, operation),
+            Self::Pool(error) => Error::new(ErrorKind::Unavailable, operation).caused_by(error),
+        }
+    }
+
+    /// Whether somebody else inserted the same key first.
+    pub(crate) fn is_unique_violation(&self) -> bool {
+        matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
+    }
+
+    /// Whether a lock was not to be had in time.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+}
+
+/// Stored data that does not have the shape that we wrote.
+pub(crate) fn corrupt(what: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Translates an error of tokio-postgres.
+pub(crate) fn from_postgres(error: tokio_postgres::Error, operation: &'static str) -> Error {
+    match error.code() {
+        Some(code) => from_code(code.code(), operation).caused_by(error),
+        // No answer of the server: the connection failed, or the answer could not be read.
+        None => Error::new(ErrorKind::Unavailable, operation).caused_by(error),
+    }
+}
+
+/// Translates an SQLSTATE.
+pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
+    let kind = match code {
+        // Missing table, column, function, schema.
+        "42P01" | "42703" | "42883" | "3F000" => ErrorKind::Schema,
+        // Insufficient privilege; a read-only transaction, as on a standby.
+        "42501" | "25006" => ErrorKind::Denied,
+        "40001" | "40P01" | "23505" => ErrorKind::Conflict,
+        "55P03" | "57014" => ErrorKind::Unavailable,
+        "54000" => ErrorKind::Limit,
+        _ => match &code[..2.min(code.len())] {
+            "08" | "57" | "58" => ErrorKind::Unavailable,
+            "28" => ErrorKind::Denied,
+            "3D" => ErrorKind::NotFound,
+            "22" | "23" => ErrorKind::Invalid,
+            "XX" => ErrorKind::Corrupt,
+            _ => match code {
+                "53100" => ErrorKind::Full,
+                "53000" | "53200" | "53300" | "53400" => ErrorKind::Unavailable,
+                _ => ErrorKind::Other,
+            },
+        },
+    };
+    Error::new(kind, operation).with("code", code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_become_kinds() {
+        let expected = [
+            ("08006", ErrorKind::Unavailable, true),
+            ("57P01", ErrorKind::Unavailable, true),
+            ("53100", ErrorKind::Full, true),
+            ("53300", ErrorKind::Unavailable, true),
+            ("40001", ErrorKind::Conflict, true),
+            ("40P01", ErrorKind::Conflict, true),
+            ("55P03", ErrorKind::Unavailable, true),
+            ("28P01", ErrorKind::Denied, false),
+            ("42501", ErrorKind::Denied, false),
+            ("42P01", ErrorKind::Schema, false),
+            ("23514", ErrorKind::Invalid, false),
+            ("3D000", ErrorKind::NotFound, false),
+            ("XX001", ErrorKind::Corrupt, false),
+            ("P0001", ErrorKind::Other, true),
+            ("", ErrorKind::Other, true),
+        ];
+        for (code, kind, transient) in expected {
+            let error = from_code(code, "settle");
+            assert_eq!((error.kind(), error.is_transient()), (kind, transient), "{code}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Nodes, routes and who may act on which lane.
+//!
+//! A lane's row says who owns it; its checkpoints say how far it is and under which epoch (see [`crate::checkpoint`]). All
+//! instants are the database's. Lanes are locked in the order of their ids, so that transactions wait for each other and
+//! never in a circle.
+
+use std::{collections::HashMap, sync::Arc};
+
+use postrider_core::{
+    Error,
+    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Roster, RouteSpec, Start},
+    log::Cursor,
+    time::Timestamp,
+    topic::check_name,
+};
+use uuid::Uuid;
+
+use crate::{
+    checkpoint::{self, Checkpoint},
+    cursor::Position,
+    db::{Db, unsigned},
+    error::{Work, corrupt},
+    observe,
+    route::{Route, unknown},
+    values::Instant,
+};
+
+/// How many lanes a route may have.
+pub const LANES_MAX: u32 = 1024;
+
+const SEE: &str = "
+INSERT INTO {node} (id, name, routes, lease_life, seen_at) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, seen_at = $5";
+
+const FORGET_DEAD: &str = "DELETE FROM {node} WHERE seen_at + lease_life * interval '1 microsecond' <= $1";
+
+/// In the order of ids.
+const LOCK_OWNED: &str = "SELECT 1 FROM {lane} WHERE owner = $1 ORDER BY route, number FOR UPDATE";
+
+const EXTEND: &str = "UPDATE {lane} SET expires_at = $2 WHERE owner = $1";
+
+/// Nodes and lanes by one statement: one consistent look. A replay waits while its route is paused, for both publish to
+/// the same destination.
+const ROSTER: &str = "
+SELECT id, routes, NULL, NULL::bigint, NULL, NULL::uuid, NULL::timestamptz, NULL::bigint, NULL::boolean
+  FROM {node}
+ UNION ALL
+SELECT NULL, NULL, lane.route, lane.number, coalesce(route.replay_of, route.name), lane.owner, lane.expires_at,
+       lane.epoch, route.paused_by IS NOT NULL OR served.paused_by IS NOT NULL
+  FROM {lane} AS lane
+  JOIN {route} AS route ON route.name = lane.route
+  LEFT JOIN {route} AS served ON served.name = route.replay_of";
+
+const RETIRE: &str = "DELETE FROM {node} WHERE id = $1";
+
+const FREE_ALL: &str = "UPDATE {lane} SET owner = NULL, expires_at = NULL WHERE owner = $1";
+
+const OWNER: &str = "SELECT owner, expires_at FROM {lane} WHERE route = $1 AND number = $2 FOR UPDATE";
+
+const TAKE: &str = "UPDATE {lane} SET epoch = $3, owner = $4, expires_at = $5 WHERE route = $1 AND number = $2";
+
+const RELEASE: &str = "
+UPDATE {lane} SET owner = NULL, expires_at = NULL
+ WHERE route = $1 AND number = $2 AND epoch = $3";
+
+const LOCK_LANES: &str = "SELECT number FROM {lane} WHERE route = $1 ORDER BY number FOR UPDATE";
+
+const DROP_LANE: &str = "DELETE FROM {lane} WHERE route = $1 AND number = $2";
+
+const ADD_LANE: &str = "INSERT INTO {lane} (route, number, epoch) VALUES ($1, $2, $3)";
+
+const LANES: &str = "
+SELECT lane.route, lane.number, lane.owner, lane.expires_at, lane.epoch, newest.cursor
+  FROM {lane} AS lane
+ CROSS JOIN LATERAL (SELECT cursor
+                       FROM {checkpoint} AS checkpoint
+                      WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                      ORDER BY n DESC
+                      LIMIT 1) AS newest
+ ORDER BY lane.route, lane.number";
+
+/// `begin_now` is where a route begins that begins now. It was taken before this transaction.
+pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], begin_now: Option<&Position>) -> Work<()> {
+    // Retention must not meet a reader that is half known.
+    db.lock("readers", "").await?;
+    see(db, node, db.now().await?).await?;
+    let mut specs: Vec<&RouteSpec> = routes.iter().collect();
+    specs.sort_by_key(|spec| &spec.name);
+    for spec in specs {
+        register_route(db, spec, begin_now).await?;
+    }
+    Ok(())
+}
+
+/// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
+/// with the old filter would pass over what the new one asks for.
+async fn register_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<()> {
+    check(spec)?;
+    let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
+    if is_as_before(Route::find(db, &spec.name).await?.as_ref(), spec, &reader) {
+        return Ok(());
+    }
+    db.lock_route(&spec.name).await?;
+    let known = Route::find(db, &spec.name).await?;
+    if is_as_before(known.as_ref(), spec, &reader) {
+        return Ok(());
+    }
+    let begin: Vec<Cursor> = match (&known, spec.start) {
+        // Only the filter has changed: every lane goes on where it is.
+        (Some(known), _) if known.lanes == spec.lanes => cursors(db, &spec.name).await?,
+        (Some(_), _) => everywhere(spec, least(db, &spec.name).await?),
+        (None, Start::Oldest) => everywhere(spec, Position::oldest(observe::identity(db).await?).encode()),
+        (None, Start::Now) => {
+            everywhere(spec, begin_now.ok_or_else(|| corrupt("nobody knows where to begin"))?.encode())
+        }
+    };
+    drop_lanes(db, &spec.name).await?;
+    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader };
+    route.save(db).await?;
+    for (number, cursor) in (0..).zip(&begin) {
+        add_lane(db, &spec.name, number, Position::decode(cursor)?.lo(), cursor).await?;
+    }
+    Ok(())
+}
+
+fn everywhere(spec: &RouteSpec, cursor: Cursor) -> Vec<Cursor> {
+    vec![cursor; spec.lanes as usize]
+}
+
+fn is_as_before(known: Option<&Route>, spec: &RouteSpec, reader: &Reader) -> bool {
+    known.is_some_and(|known| known.lanes == spec.lanes && known.reader == *reader)
+}
+
+pub(crate) fn check(spec: &RouteSpec) -> Result<(), Error> {
+    check_name("route", &spec.name)?;
+    if spec.lanes == 0 || spec.lanes > LANES_MAX {
+        return Err(Error::invalid("a route has at least one lane and no more than the limit")
+            .with("route", &spec.name)
+            .with("lanes", spec.lanes)
+            .with("lanes_max", LANES_MAX));
+    }
+    if spec.order == Order::Total && spec.lanes != 1 {
+        return Err(Error::invalid("a route with total order has one lane")
+            .with("route", &spec.name)
+            .with("lanes", spec.lanes));
+    }
+    Ok(())
+}
+
+/// Where all lanes of a route have settled everything. A single lane's cursor stays as it is, byte for byte.
+async fn least(db: &Db<'_>, route: &str) -> Work<Cursor> {
+    let cursors = cursors(db, route).await?;
+    if let [only] = cursors.as_slice() {
+        return Ok(only.clone());
+    }
+    let lanes = cursors.iter().map(Position::decode).collect::<Result<Vec<_>, _>>()?;
+    Ok(Position::least(&lanes).ok_or_else(|| corrupt("a route has no lane"))?.encode())
+}
+
+/// Where each lane is, by number.
+async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+    let mut cursors = Vec::new();
+    for number in lane_numbers(db, route).await? {
+        let newest = Checkpoint::newest(db, route, number).await?;
+        cursors.push(newest.ok_or_else(|| corrupt("a lane has no checkpoint"))?.cursor);
+    }
+    Ok(cursors)
+}
+
+async fn lane_numbers(db: &Db<'_>, route: &str) -> Work<Vec<u32>> {
+    let rows = db.query(LOCK_LANES, &[&route]).await?;
+    rows.iter().map(|row| Ok(unsigned(row.try_get(0)?))).collect()
+}
+
+/// Removes the lanes of a route and fences whoever owns one. Under the route's lock.
+pub(crate) async fn drop_lanes(db: &Db<'_>, route: &str) -> Work<()> {
+    for number in lane_numbers(db, route).await? {
+        drop_lane(db, route, number).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn drop_lane(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
+    checkpoint::end(db, route, number).await?;
+    db.execute(DROP_LANE, &[&route, &i64::from(number)]).await?;
+    Ok(())
+}
+
+/// A free lane under a fresh epoch.
+pub(crate) async fn add_lane(db: &Db<'_>, route: &str, number: u32, lo: i64, cursor: &Cursor) -> Work<()> {
+    let epoch = checkpoint::begin(db, route, number, lo, cursor).await?;
+    db.execute(ADD_LANE, &[&route, &i64::from(number), &epoch.0.cast_signed()]).await?;
+    Ok(())
+}
+
+pub(crate) async fn heartbeat(db: &Db<'_>, node: &Node) -> Work<Roster> {
+    db.execute(LOCK_OWNED, &[&node.id.0]).await?;
+    let now = db.now().await?;
+    see(db, node, now).await?;
+    let until = Instant(now.saturating_add(node.lease_life));
+    db.execute(EXTEND, &[&node.id.0, &until]).await?;
+    db.execute(FORGET_DEAD, &[&Instant(now)]).await?;
+    roster(db, now).await
+}
+
+async fn see(db: &Db<'_>, node: &Node, now: Timestamp) -> Work<()> {
+    let routes = serde_json::to_string(&node.routes).expect("names are JSON");
+    let life = Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX);
+    db.execute(SEE, &[&node.id.0, &node.name, &routes, &life, &Instant(now)]).await?;
+    Ok(())
+}
+
+/// Ten thousand years: an endless lease must not overflow the sum with an instant.
+const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
+
+async fn roster(db: &Db<'_>, now: Timestamp) -> Work<Roster> {
+    let mut roster = Roster::default();
+    for row in db.query(ROSTER, &[]).await? {
+        if let Some(id) = row.try_get::<_, Option<Uuid>>(0)? {
+            roster.nodes.push(NodeStanding { id: NodeId(id), routes: names(row.try_get(1)?)? });
+            continue;
+        }
+        roster.lanes.push(LaneStanding {
+            lane: LaneId { route: row.try_get::<_, &str>(2)?.into(), number: unsigned(row.try_get(3)?) },
+            served_by: row.try_get::<_, &str>(4)?.into(),
+            owner: live_owner(row.try_get(5)?, row.try_get(6)?, now),
+            epoch: epoch(row.try_get(7)?),
+            paused: row.try_get(8)?,
+        });
+    }
+    roster.nodes.sort_by_key(|node| node.id);
+    roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
+    Ok(roster)
+}
+
+/// One lane as it is stored.
+pub(crate) struct LaneRow {
+    pub(crate) number: u32,
+    pub(crate) owner: Option<NodeId>,
+    pub(crate) epoch: Epoch,
+    pub(crate) position: Position,
+}
+
+/// The lanes of every route, by number.
+pub(crate) async fn lanes(db: &Db<'_>, now: Timestamp) -> Work<HashMap<Arc<str>, Vec<LaneRow>>> {
+    let mut lanes: HashMap<Arc<str>, Vec<LaneRow>> = HashMap::new();
+    for row in db.query(LANES, &[]).await? {
+        lanes.entry(row.try_get::<_, &str>(0)?.into()).or_default().push(LaneRow {
+            number: unsigned(row.try_get(1)?),
+            owner: live_owner(row.try_get(2)?, row.try_get(3)?, now),
+            epoch: epoch(row.try_get(4)?),
+            position: Position::decode(&crate::cursor::stored(row.try_get(5)?))?,
+        });
+    }
+    Ok(lanes)
+}
+
+pub(crate) async fn retire(db: &Db<'_>, node: NodeId) -> Work<()> {
+    db.execute(LOCK_OWNED, &[&node.0]).await?;
+    db.execute(RETIRE, &[&node.0]).await?;
+    db.execute(FREE_ALL, &[&node.0]).await?;
+    Ok(())
+}
+
+/// A node that asks for a lane which it owns already gets it under a new epoch: the answer to its first request was lost,
+/// and since its heartbeats extend the lease nobody else could ever take the lane.
+pub(crate) async fn acquire(db: &Db<'_>, lane: &LaneId, node: &Node) -> Work<Option<Lease>> {
+    let (route, number) = (&*lane.route, i64::from(lane.number));
+    let Some(row) = db.query_opt(OWNER, &[&route, &number]).await? else { return Ok(None) };
+    let now = db.now().await?;
+    if live_owner(row.try_get(0)?, row.try_get(1)?, now).is_some_and(|owner| owner != node.id) {
+        return Ok(None);
+    }
+    let known = Route::find(db, route).await?.ok_or_else(|| unknown("route", route))?;
+    let newest =
+        Checkpoint::newest(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
+    let epoch = checkpoint::begin(db, route, lane.number, newest.lo, &newest.cursor).await?;
+    let until = Instant(now.saturating_add(node.lease_life));
+    db.execute(TAKE, &[&route, &number, &epoch.0.cast_signed(), &node.id.0, &until]).await?;
+    checkpoint::tidy(db, route, lane.number).await?;
+    Ok(Some(Lease {
+        lane: LaneId { route: known.name, number: lane.number },
+        lanes: known.lanes,
+        epoch,
+        reader: Arc::new(known.reader),
+    }))
+}
+
+pub(crate) async fn release(db: &Db<'_>, lease: &Lease) -> Work<()> {
+    let LaneId { route, number } = &lease.lane;
+    let changed = db.execute(RELEASE, &[&&**route, &i64::from(*number), &lease.epoch.0.cast_signed()]).await?;
+    if changed == 0 { Err(Error::fenced().into()) } else { Ok(()) }
+}
+
+/// The owner, if the lease has not expired.
+fn live_owner(owner: Option<Uuid>, expires_at: Option<Instant>, now: Timestamp) -> Option<NodeId> {
+    owner.filter(|_| expires_at.is_some_and(|at| at.0 > now)).map(NodeId)
+}
+
+fn epoch(stored: i64) -> Epoch {
+    Epoch(stored.cast_unsigned())
+}
+
+pub(crate) fn names(json: &str) -> Work<Vec<Arc<str>>> {
+    Ok(serde_json::from_str(json).map_err(|_| corrupt("a node's routes are not the JSON that was written"))?)
+}

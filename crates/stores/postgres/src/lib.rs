@@ -1,0 +1,196 @@
+//! The PostgreSQL store: a log in commit-safe order that never stalls and leaves nothing to vacuum.
+//!
+//! An application enqueues in its own transaction (tokio-postgres, or sqlx with the feature `sqlx`) and needs only
+//! [`Postgres`] for it, or plain SQL in any language. A relay opens [`PostgresStore`].
+//!
+//! ```no_run
+//! use postrider_core::{enlist::Enlist, envelope::Envelope, limits::Limits};
+//! use postrider_store_postgres::{Postgres, PostgresStore};
+//!
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let store = PostgresStore::open("postgres://shop@localhost/shop").await?;
+//!
+//! let mut transaction = client.transaction().await?;
+//! let batch = Limits::default().check(vec![Envelope::new("orders", "order.placed", "{}")]);
+//! transaction.append(&store.dialect(), batch).await?;
+//! transaction.commit().await?;
+//! store.wake();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Order.** What was committed before another message was enqueued comes first. Transactions that are truly concurrent
+//! have no order, so take the lock that orders a key (its row, say) *before* you enqueue. Reading is a difference of
+//! snapshots: late commits are never skipped, and no open transaction, long or prepared, holds up the messages of others.
+//!
+//! **What it needs.** PostgreSQL 13 or later; the primary, not a standby; for the relay a connection without a pooler in
+//! between (producers may have one). Connections are not encrypted so far: TLS is still to come, and a URL that insists on
+//! it (`sslmode=require`) is refused. With `synchronous_commit = off`, or a fail-over to a standby that lags, the database
+//! itself may take back a commit whose message is published already.
+//!
+//! **After a crash or fail-over of the server** every lease from before is fenced: what its owner has read may not exist
+//! any more. The relay takes its lanes anew and goes on from what is persisted.
+//!
+//! | Feature | Brings |
+//! |---|---|
+//! | `sqlx` | enqueue in `sqlx::Transaction<'_, sqlx::Postgres>` |
+
+pub mod enlist;
+
+mod dialect;
+
+mod cursor;
+mod log;
+mod observe;
+mod read;
+mod records;
+mod rounds;
+mod select;
+mod session;
+mod snapshot;
+
+mod checkpoint;
+mod due;
+mod parked;
+mod purge;
+mod settle;
+
+mod lease;
+mod route;
+
+mod admin;
+
+mod wake;
+
+mod config;
+mod db;
+mod error;
+mod intern;
+pub mod migrations;
+mod values;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use deadpool_postgres::{Object, Pool};
+use postrider_core::{
+    Result,
+    lease::{LaneId, Lease},
+    log::Cursor,
+};
+use tokio_postgres::Config;
+
+pub use crate::{
+    config::Builder,
+    dialect::{PREFIX_BYTES_MAX, Postgres, SCHEMA, SCHEMA_BYTES_MAX},
+    lease::LANES_MAX,
+    wake::{Notifier, Waker},
+};
+use crate::{error::Work, read::Remembered, session::Session};
+
+/// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
+///
+/// One connection reads the log for all lanes of this process, one listens for hints, and a small pool does the rest.
+#[derive(Clone)]
+pub struct PostgresStore(Arc<Inner>);
+
+struct Inner {
+    pool: Pool,
+    config: Config,
+    dialect: Postgres,
+    block_bits: u32,
+    raise: bool,
+    opened_at: Instant,
+    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    lanes: Mutex<HashMap<LaneId, Remembered>>,
+    waker: Waker,
+}
+
+impl PostgresStore {
+    /// Opens a store with the default options. See [`Builder::open`].
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::builder(url).open().await
+    }
+
+    /// Options for a store.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    /// What an application needs to enqueue into this store.
+    #[must_use]
+    pub fn dialect(&self) -> Postgres {
+        self.0.dialect.clone()
+    }
+
+    /// Wakes the relays of this process; see [`Waker`].
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    /// A handle that does nothing but wake, for an application to keep.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.0.waker.clone()
+    }
+
+    /// Announces commits to the relays of other processes; see [`Notifier`]. Must be called on a tokio runtime.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        Notifier::start(self.0.config.clone(), &self.0.dialect)
+    }
+
+    async fn client(&self) -> Work<Object> {
+        Ok(self.0.pool.get().await?)
+    }
+
+    /// The reader's session; a new one if the former is over. Whoever comes meanwhile waits for it.
+    async fn session(&self) -> Work<Arc<Session>> {
+        let mut session = self.0.session.lock().await;
+        match &*session {
+            Some(live) if !live.is_over() => Ok(Arc::clone(live)),
+            _ => {
+                *session = None;
+                let new = Session::connect(&self.0.config, &self.0.dialect).await?;
+                *session = Some(Arc::clone(&new));
+                Ok(new)
+            }
+        }
+    }
+
+    /// Takes out what is remembered of a lane, if it is for this cursor.
+    fn remembered(&self, lease: &Lease, session: &Session, after: &Cursor) -> Option<Remembered> {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.remove(&lease.lane).filter(|lane| lane.is_for(lease, session, after))
+    }
+
+    fn remember(&self, lease: &Lease, lane: Remembered) {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.insert(lease.lane.clone(), lane);
+    }
+
+    fn block_bits(&self) -> u32 {
+        self.0.block_bits
+    }
+
+    fn raises(&self) -> bool {
+        self.0.raise
+    }
+
+    fn age(&self) -> Duration {
+        self.0.opened_at.elapsed()
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("dialect", &self.0.dialect).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,125 @@
+//! The relay's side: each call is one transaction, except reading, which needs none.
+
+use postrider_core::{
+    BoxFuture, Result,
+    capability::StoreCapabilities,
+    lease::{LaneId, Lease, Node, NodeId, Roster, RouteSpec, Start},
+    log::{Cursor, Log, Page, PageLimit, Resumed, Retention, Settlement},
+    parked::{DueLimit, DuePage},
+};
+
+use crate::{PostgresStore, db::Db, due, error::Fault, lease, observe, purge, read, settle};
+
+/// How often a transaction is repeated when somebody else wrote the same checkpoint first.
+const REPEATS_MAX: u32 = 8;
+
+/// Runs a piece of work in a transaction and commits it; or rolls back if it fails, also when the future is dropped. Two
+/// that write the same checkpoint are told apart by trying again: the second then sees what the first has done.
+macro_rules! transact {
+    ($store:expr, $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
+        Box::pin(async move {
+            let mut repeats = 0;
+            loop {
+                let attempt = async {
+                    let mut client = $store.client().await?;
+                    let $db = Db::$begin(&mut client, &$store.0.dialect).await?;
+                    let outcome = $work.await?;
+                    $db.commit().await?;
+                    Ok::<_, Fault>(outcome)
+                };
+                match attempt.await {
+                    Err(fault) if fault.is_unique_violation() && repeats < REPEATS_MAX => repeats += 1,
+                    outcome => break outcome.map_err(|fault| fault.into_error($operation)),
+                }
+            }
+        })
+    };
+}
+pub(crate) use transact;
+
+impl Log for PostgresStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities { name: "postgres", durable: true, shared: true, concurrent_writers: true, savepoints: true }
+    }
+
+    fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let begin_now = if routes.iter().any(|spec| spec.start == Start::Now) {
+                let attempt = async { observe::begin_now(&mut self.client().await?, &self.0.dialect).await };
+                Some(attempt.await.map_err(|fault| fault.into_error("register"))?)
+            } else {
+                None
+            };
+            let begin_now = begin_now.as_ref();
+            let registered: BoxFuture<'_, Result<()>> =
+                transact!(self, begin, "register", |db| lease::register(&db, node, routes, begin_now));
+            registered.await
+        })
+    }
+
+    fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
+        transact!(self, begin, "heartbeat", |db| lease::heartbeat(&db, node))
+    }
+
+    fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {
+        transact!(self, begin, "retire", |db| lease::retire(&db, node))
+    }
+
+    fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>> {
+        transact!(self, begin, "acquire", |db| lease::acquire(&db, lane, node))
+    }
+
+    fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
+        transact!(self, look, "resume", |db| settle::resume(&db, lease))
+    }
+
+    fn read<'a>(&'a self, lease: &'a Lease, after: &'a Cursor, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(async move { read::read(self, lease, after, limit).await.map_err(|fault| fault.into_error("read")) })
+    }
+
+    fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>> {
+        transact!(self, look, "due", |db| due::due(&db, lease, limit))
+    }
+
+    fn settle<'a>(&'a self, lease: &'a Lease, settlement: &'a Settlement) -> BoxFuture<'a, Result<()>> {
+        transact!(self, begin, "settle", |db| settle::settle(&db, lease, settlement))
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
+        transact!(self, begin, "release", |db| lease::release(&db, lease))
+    }
+
+    fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {
+        transact!(self, begin, "finish", |db| settle::finish(&db, lease))
+    }
+
+    fn purge(&self, retention: Retention) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            let attempt = async {
+                let mut client = self.client().await?;
+                let db = Db::begin(&mut client, &self.0.dialect).await?;
+                purge::tidy(&db).await?;
+                db.commit().await?;
+                let db = Db::begin(&mut client, &self.0.dialect).await?;
+                let removed = purge::purge(&db, retention, self.block_bits()).await?;
+                db.commit().await?;
+                Ok::<_, Fault>(removed)
+            };
+            match attempt.await {
+                // Somebody reads the leaf just now; there will be another time.
+                Err(fault) if fault.is_lock_timeout() => Ok(0),
+                outcome => outcome.map_err(|fault| fault.into_error("purge")),
+            }
+        })
+    }
+
+    /// A commit that happens after this call, though before the future is first polled, wakes it too.
+    fn hint(&self) -> BoxFuture<'_, ()> {
+        let mut changes = self.0.waker.subscribe();
+        Box::pin(async move {
+            self.0.waker.listen(&self.0.config, &self.0.dialect);
+            // The sender lives as long as the store; if it went, waiting on would be as right as returning.
+            let _ = changes.changed().await;
+        })
+    }
+}

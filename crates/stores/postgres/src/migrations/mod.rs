@@ -1,0 +1,255 @@
+//! The schema, version by version.
+//!
+//! A migration is a numbered SQL text that never changes once it is released; its checksum is kept beside its number, so
+//! that a schema that somebody altered is noticed. All pending ones are applied in one transaction under an advisory lock:
+//! two openers that race apply each of them once, and a crash leaves all of them or none. A database that is newer than
+//! this program is refused rather than guessed at.
+
+use std::fmt;
+
+use deadpool_postgres::Object;
+use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+
+use crate::{
+    config,
+    db::{Db, unsigned},
+    dialect::Postgres,
+    error::{Fault, Work, corrupt},
+    values::Instant,
+};
+
+/// Every migration, oldest first. Append only.
+const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+
+/// The version that this program works with.
+pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// Numbers per block of the ring unless another power of two is chosen: about a million.
+pub const BLOCK_BITS: u32 = 20;
+
+const LEDGER: &str = "\
+CREATE TABLE IF NOT EXISTS {migration} (
+    version    bigint      NOT NULL PRIMARY KEY,
+    name       text        NOT NULL,
+    checksum   text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+";
+
+const SCHEMA: &str = "CREATE SCHEMA IF NOT EXISTS {schema};\n";
+
+#[derive(Clone, Copy)]
+struct Migration {
+    version: u32,
+    name: &'static str,
+    template: &'static str,
+}
+
+impl Migration {
+    /// Of the text before the names are put in, so that it is the same for every schema.
+    fn checksum(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.template.as_bytes()))
+    }
+
+    /// The statements that apply it and note that it is applied.
+    fn sql(&self, dialect: &Postgres, block_bits: u32) -> String {
+        let (version, name, checksum) = (self.version, self.name, self.checksum());
+        let text = dialect.render(self.template).replace("BLOCK_BITS", &block_bits.to_string());
+        let note = dialect.render("INSERT INTO {migration} (version, name, checksum)");
+        format!("-- migration {version}: {name}\n{text}\n{note} VALUES ({version}, '{name}', '{checksum}');\n")
+    }
+}
+
+/// One migration, as it stands in one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its number.
+    pub version: u32,
+    /// What it is called.
+    pub name: String,
+    /// The checksum of its text.
+    pub checksum: String,
+    /// When it was applied, if it was.
+    pub applied_at: Option<Timestamp>,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04} {}: ", self.version, self.name)?;
+        match self.applied_at {
+            Some(at) => write!(f, "applied at {at}"),
+            None => f.write_str("pending"),
+        }
+    }
+}
+
+/// Every migration and whether it is applied.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what PostgreSQL answers.
+pub async fn status(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
+    let attempt = async {
+        let mut client = connect(url).await?;
+        let db = Db::look(&mut client, dialect).await?;
+        let standings = standings(&db).await?;
+        db.commit().await?;
+        Ok::<_, Fault>(standings)
+    };
+    attempt.await.map_err(|fault| fault.into_error("look at the schema"))
+}
+
+/// The migrations that [`up`] would apply.
+///
+/// # Errors
+/// As [`status`].
+pub async fn plan(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
+    Ok(status(url, dialect).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
+}
+
+/// Applies what is pending, all or nothing, and returns it.
+///
+/// # Errors
+/// As [`status`].
+pub async fn up(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
+    let attempt = async { apply(&mut connect(url).await?, dialect, BLOCK_BITS).await };
+    attempt.await.map_err(|fault| fault.into_error("migrate"))
+}
+
+/// All migrations as one SQL script for people who apply them by hand: run it once, in a database that has none of them.
+#[must_use]
+pub fn sql(dialect: &Postgres) -> String {
+    let steps: Vec<String> = MIGRATIONS.iter().map(|migration| migration.sql(dialect, BLOCK_BITS)).collect();
+    format!("BEGIN;\n{}{}\n{}COMMIT;\n", dialect.render(SCHEMA), dialect.render(LEDGER), steps.join("\n"))
+}
+
+async fn connect(url: &str) -> Work<Object> {
+    let manager = deadpool_postgres::Manager::new(config::parse(url)?, tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(1).build();
+    let pool = pool.map_err(|e| Error::new(ErrorKind::Invalid, "build the pool of connections").caused_by(e))?;
+    Ok(pool.get().await?)
+}
+
+/// Applies what is pending, under a lock.
+pub(crate) async fn apply(client: &mut Object, dialect: &Postgres, block_bits: u32) -> Work<Vec<Standing>> {
+    let db = Db::begin(client, dialect).await?;
+    // Without the lock first: an opener of a finished schema must not wait for anybody.
+    if pending(&db).await?.is_empty() {
+        return Ok(Vec::new());
+    }
+    db.lock("migrations", "").await?;
+    let pending = pending(&db).await?;
+    // Asked first: making a schema that exists needs the right to make one all the same.
+    if !schema_exists(&db).await? {
+        db.batch(SCHEMA).await?;
+    }
+    db.batch(LEDGER).await?;
+    for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
+        // Rendered already: the text may hold braces of its own.
+        db.batch_as_it_is(&migration.sql(dialect, block_bits)).await?;
+    }
+    db.commit().await?;
+    Ok(pending)
+}
+
+async fn pending(db: &Db<'_>) -> Work<Vec<Standing>> {
+    Ok(standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
+}
+
+/// For those who migrate by hand: refuses a schema that is not complete.
+pub(crate) async fn check(client: &mut Object, dialect: &Postgres) -> Work<()> {
+    let db = Db::look(client, dialect).await?;
+    let standings = standings(&db).await?;
+    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
+    if applied == Some(LATEST) {
+        return Ok(());
+    }
+    let what = if applied.is_none() {
+        "the schema is missing; run the migrations, or let the store do it"
+    } else {
+        "the schema is older than this program; run the migrations, or let the store do it"
+    };
+    Err(Error::new(ErrorKind::Schema, what)
+        .with("schema", dialect.schema())
+        .with("version", applied.unwrap_or(0))
+        .with("needed", LATEST)
+        .into())
+}
+
+/// What was chosen when the tables were made.
+pub(crate) async fn block_bits(client: &mut Object, dialect: &Postgres) -> Work<u32> {
+    let db = Db::look(client, dialect).await?;
+    let row = db.query_opt("SELECT value FROM {setting} WHERE name = 'block_bits'", &[]).await?;
+    Ok(unsigned(row.ok_or_else(|| corrupt("the setting `block_bits` is missing"))?.try_get(0)?))
+}
+
+pub(crate) fn check_block_bits(bits: u32) -> Result<()> {
+    if (2..=40).contains(&bits) {
+        return Ok(());
+    }
+    Err(Error::invalid("`block_bits` is from 2 to 40").with("block_bits", bits))
+}
+
+async fn standings(db: &Db<'_>) -> Work<Vec<Standing>> {
+    let mut applied = Vec::new();
+    if exists(db, "{migration}").await? {
+        for row in db.query("SELECT version, checksum, applied_at FROM {migration} ORDER BY version", &[]).await? {
+            let (version, checksum): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
+            applied.push((unsigned(version), checksum, row.try_get::<_, Instant>(2)?.0));
+        }
+    }
+    if let Some((version, ..)) = applied.last().filter(|(version, ..)| *version > LATEST) {
+        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
+            .with("version", version)
+            .with("supported", LATEST)
+            .into());
+    }
+    let standing = |migration: &Migration| {
+        let row = applied.iter().find(|(version, ..)| *version == migration.version);
+        if let Some((_, checksum, _)) = row.filter(|(_, checksum, _)| *checksum != migration.checksum()) {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a migration was applied with another text; restore the database or the program that made it",
+            )
+            .with("version", migration.version)
+            .with("checksum", checksum)
+            .with("expected", migration.checksum())
+            .into());
+        }
+        Ok(Standing {
+            version: migration.version,
+            name: migration.name.to_owned(),
+            checksum: migration.checksum(),
+            applied_at: row.map(|(_, _, at)| *at),
+        })
+    };
+    MIGRATIONS.iter().map(standing).collect()
+}
+
+async fn exists(db: &Db<'_>, table: &str) -> Work<bool> {
+    let name = db.dialect.render(table);
+    Ok(db.query_one("SELECT to_regclass($1) IS NOT NULL", &[&name]).await?.try_get(0)?)
+}
+
+async fn schema_exists(db: &Db<'_>) -> Work<bool> {
+    let schema = db.dialect.schema();
+    Ok(db.query_opt("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&schema]).await?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_names_no_other_schema() {
+        let script = sql(&Postgres::new("shop", "x_").unwrap());
+        assert!(script.contains("CREATE TABLE \"shop\".\"x_log\""), "{script}");
+        assert!(script.contains("(seq >> 20) & 7"), "{script}");
+        assert!(!script.contains("postrider") && !script.contains("BLOCK_BITS"), "{script}");
+    }
+
+    #[test]
+    fn versions_count_from_one() {
+        assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+        assert!(check_block_bits(1).is_err() && check_block_bits(41).is_err() && check_block_bits(BLOCK_BITS).is_ok());
+    }
+}

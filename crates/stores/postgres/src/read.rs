@@ -1,0 +1,219 @@
+//! Reading a page of the log: the hot path.
+//!
+//! The reader works in rounds (see [`crate::rounds`]). A read finishes the round that is under way, if one is, and opens at
+//! most one more, so a page may hold records of two. What is kept in memory between two reads of a lane is only a better
+//! knowledge of what the cursor says; without it everything is rebuilt from the cursor.
+//!
+//! A cursor from another session than the current one is refused as fenced unless it is the persisted one: it may count
+//! commits that do not exist any more.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use postrider_core::{
+    Error, ErrorKind,
+    lease::{Epoch, Lease},
+    log::{Cursor, Page, PageLimit},
+};
+
+use crate::{
+    PostgresStore,
+    cursor::Position,
+    dialect::LEAVES,
+    error::Work,
+    intern::Interner,
+    records::Gathered,
+    rounds::Rounds,
+    select::{Selection, plain_topics},
+    session::Session,
+};
+
+/// Statements that one read sends for pages. A lane that few records belong to returns after so many, with its cursor
+/// moved.
+const PAGES_MAX: u32 = 64;
+
+/// Rows that one read looks at. As above.
+const ROWS_MAX: usize = 50_000;
+
+/// Rows of the first statement, while nothing is known of their size.
+const FIRST_ROWS: usize = 256;
+
+/// How often the bounds of stragglers are looked at.
+const RAISE_EVERY: Duration = Duration::from_millis(500);
+
+/// What is remembered of a lane between two reads.
+pub(crate) struct Remembered {
+    epoch: Epoch,
+    session: u64,
+    end: Cursor,
+    rounds: Rounds,
+    raised_at: Option<Instant>,
+    interner: Interner,
+}
+
+/// Reads on behind `after`. If the future is dropped, what was remembered of the lane is forgotten, and nothing else.
+pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, limit: PageLimit) -> Work<Page> {
+    let session = store.session().await?;
+    let position = Position::decode(after)?;
+    let mut lane = match store.remembered(lease, &session, after) {
+        Some(lane) => lane,
+        None => load(&session, lease, after, &position).await?,
+    };
+    let replay = lease.reader.replay.is_some();
+    if !replay {
+        raise(store, &session, &mut lane).await?;
+    }
+    let mut gathered = Gathered::new(limit, replay.then(|| Arc::clone(&lease.lane.route)));
+    let more = fill(store, &session, lease, &mut lane, &mut gathered).await?;
+    let reached = lane.rounds.position();
+    if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() {
+        lane.end = reached.encode();
+    }
+    let ended = replay && lane.rounds.is_between();
+    let page = Page { ended, ..gathered.into_page(after.clone(), lane.end.clone(), more) };
+    store.remember(lease, lane);
+    Ok(page)
+}
+
+impl Remembered {
+    /// Whether this is what was remembered for exactly this cursor.
+    pub(crate) fn is_for(&self, lease: &Lease, session: &Session, after: &Cursor) -> bool {
+        self.epoch == lease.epoch && self.session == session.number && self.end == *after
+    }
+}
+
+/// From the cursor alone.
+async fn load(session: &Session, lease: &Lease, after: &Cursor, position: &Position) -> Work<Remembered> {
+    if position.session != session.number {
+        let persisted = session.newest(&lease.lane.route, lease.lane.number).await?;
+        // One that was made by a transaction was persisted by it, before this lease: a fact, though perhaps an old one.
+        let is_persisted = persisted
+            .is_some_and(|(epoch, cursor)| epoch == lease.epoch.0 && (position.session == 0 || *cursor == *after.0));
+        if !is_persisted {
+            return Err(Error::fenced().into());
+        }
+    }
+    if position.identity != session.identity {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            "the cursor was made in another cluster or for another table, as after a restore; the route must be rebased",
+        )
+        .with("lane", &lease.lane)
+        .with("cursor_system", position.identity.system)
+        .with("system", session.identity.system)
+        .with("cursor_table", position.identity.table)
+        .with("table", session.identity.table)
+        .into());
+    }
+    let rounds = Rounds::load(position, session.number);
+    Ok(Remembered {
+        epoch: lease.epoch,
+        session: session.number,
+        end: after.clone(),
+        rounds,
+        raised_at: None,
+        interner: Interner::default(),
+    })
+}
+
+/// Looks, now and then, which of the transactions that have been open for long have drawn nothing so far. Without this
+/// the reader is as right, but retention and the scan at the end of such a transaction suffer.
+async fn raise(store: &PostgresStore, session: &Session, lane: &mut Remembered) -> Work<()> {
+    let now = Instant::now();
+    let due = lane.raised_at.is_none_or(|at| now.duration_since(at) >= RAISE_EVERY);
+    if !store.raises() || !due || !lane.rounds.is_between() || !lane.rounds.has_stragglers(store.age()) {
+        return Ok(());
+    }
+    lane.raised_at = Some(now);
+    lane.rounds.raise(&session.watch().await?);
+    Ok(())
+}
+
+/// Fills the page. Returns whether another read would find more at once.
+async fn fill(
+    store: &PostgresStore,
+    session: &Session,
+    lease: &Lease,
+    lane: &mut Remembered,
+    gathered: &mut Gathered,
+) -> Work<bool> {
+    let Remembered { rounds, interner, .. } = lane;
+    interner.tidy();
+    let mut selection = Selection::new(&lease.reader, lease.lane.number, lease.lanes);
+    let topics = plain_topics(&lease.reader);
+    let mut budget = Budget { pages: PAGES_MAX, rows: ROWS_MAX };
+    let mut opened = false;
+    // Ends when a round that was opened here is done, when nothing has ended since, or when page or budget are full.
+    loop {
+        if rounds.is_between() {
+            if opened || lease.reader.replay.is_some() {
+                return Ok(false);
+            }
+            let Some(observed) = session.observe(rounds.base()).await? else { return Ok(false) };
+            rounds.open(observed)?;
+            opened = true;
+            continue;
+        }
+        gathered.enter(rounds.position());
+        while let Some(window) = rounds.window(store.block_bits(), LEAVES) {
+            if budget.is_spent() {
+                return Ok(true);
+            }
+            // One more than fits, to know whether there is more.
+            let rows = rows_to_ask_for(gathered);
+            let (base, target) = rounds.snapshots().expect("in a round");
+            let limit = i64::try_from(rows).unwrap_or(i64::MAX);
+            let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+                [&window.after, &window.end, base, target, &topics, &limit];
+            let found = session.page(window.leaf, &parameters).await?;
+            budget.spend(found.len());
+            let is_whole = found.len() < rows;
+            let mut at = window.after;
+            for row in &found {
+                let seq: i64 = row.try_get(0)?;
+                assert!(seq > at && seq <= window.end, "a leaf is read in ascending order, inside of its window");
+                if let Some(chosen) = selection.choose(row, interner)? {
+                    let (topic, name) = (interner.text(chosen.topic).clone(), interner.text(chosen.name).clone());
+                    if !gathered.take(row, &chosen, topic, name)? {
+                        rounds.pass(at);
+                        return Ok(true);
+                    }
+                }
+                at = seq;
+            }
+            rounds.pass(if is_whole { window.end } else { at });
+        }
+    }
+}
+
+/// One more than fits into the page, as far as the sizes of its records are known.
+fn rows_to_ask_for(gathered: &Gathered) -> usize {
+    let by_weight = if gathered.is_empty() { FIRST_ROWS } else { gathered.room_by_weight().clamp(16, 4_096) };
+    gathered.room().min(by_weight) + 1
+}
+
+/// What one read may still cost.
+struct Budget {
+    pages: u32,
+    rows: usize,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.pages == 0 || self.rows == 0
+    }
+
+    fn spend(&mut self, rows: usize) {
+        self.pages -= 1;
+        self.rows = self.rows.saturating_sub(rows);
+    }
+}
+
+/// Whether a cursor is worth writing although no record was found: numbers were drawn (what took them was passed over), a
+/// round was under way, or retention can go on. Never because the base alone has changed: a cursor that is written makes
+/// a new transaction, and two idle readers would wake each other for ever.
+fn has_moved(from: &Position, to: &Position, block_bits: u32) -> bool {
+    to.hi > from.hi || from.target != to.target || (to.lo() >> block_bits) > (from.lo() >> block_bits)
+}

@@ -1,0 +1,179 @@
+//! The reader's session: one connection of its own, never pooled, straight to the primary.
+//!
+//! A snapshot that was taken here is worth something only as long as this connection lives: a server that crashes may hand
+//! out the same transaction ids again, and a connection is what a crash surely breaks. The session therefore has a number
+//! and holds an advisory lock on it; every cursor that was made here carries the number, and a cursor whose session is
+//! over counts only if it is the one that was persisted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use postrider_core::{Error, ErrorKind};
+use tokio_postgres::{Client, Config, NoTls, Row, Statement, types::ToSql};
+use uuid::Uuid;
+
+use crate::{
+    cursor::Identity,
+    dialect::{LEAVES, Postgres},
+    error::Work,
+    observe,
+    rounds::{Observed, Watched},
+    snapshot::Snapshot,
+};
+
+/// Guards the plan of a leaf that has no statistics: one range of its index, and no planning per page.
+const SETTINGS: &str = "
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SET enable_sort = off;
+SET plan_cache_mode = force_generic_plan;
+SET default_transaction_isolation = 'read committed'";
+
+/// What the bounds of the reader rest on.
+const SEQUENCE: &str = "
+SELECT seqincrement = 1 AND seqcache = 1 AND NOT seqcycle
+  FROM pg_sequence
+ WHERE seqrelid = '{seq}'::regclass";
+
+/// One range of the leaf's only index. Snapshots are bound as such: as text they would be parsed once per row. The time is
+/// told only where a record needs it.
+fn read(leaf: usize) -> String {
+    format!(
+        "
+SELECT seq, topic, id, key, enqueued_at, name, deliver_at, expires_at, attempts_max, headers, payload,
+       CASE WHEN deliver_at IS NULL AND expires_at IS NULL THEN NULL ELSE statement_timestamp() END
+  FROM {{log_{leaf}}}
+ WHERE seq > $1 AND seq <= $2
+   AND NOT pg_visible_in_snapshot(tx, $3) AND pg_visible_in_snapshot(tx, $4)
+   AND ($5::text[] IS NULL OR topic = ANY ($5))
+ ORDER BY seq
+ LIMIT $6"
+    )
+}
+
+/// Who holds a transaction id, and who holds the sequence. Matched by virtual transaction, which a prepared one has too.
+const LOCKS: &str = "
+SELECT virtualtransaction, transactionid::text::bigint
+  FROM pg_locks
+ WHERE (locktype = 'transactionid' AND mode = 'ExclusiveLock')
+    OR (locktype = 'relation' AND relation = '{seq}'::regclass AND mode <> 'AccessShareLock'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+
+const NEWEST: &str = "
+SELECT epoch, cursor
+  FROM {checkpoint}
+ WHERE route = $1 AND number = $2
+ ORDER BY n DESC
+ LIMIT 1";
+
+/// A live session.
+pub(crate) struct Session {
+    client: Client,
+    pub(crate) number: u64,
+    pub(crate) identity: Identity,
+    read: Vec<Statement>,
+    snapshot: Statement,
+    last: Statement,
+    next: Statement,
+    locks: Statement,
+    newest: Statement,
+}
+
+impl Session {
+    /// Connects, and refuses what a reader must not be connected to.
+    pub(crate) async fn connect(config: &Config, dialect: &Postgres) -> Work<Arc<Self>> {
+        let (client, connection) = config.connect(NoTls).await?;
+        // Ends with the client, or with the connection; whoever uses the client then learns of it.
+        tokio::spawn(connection);
+        client.batch_execute(SETTINGS).await?;
+        let prepare = async |sql: &str| client.prepare(&dialect.render(sql)).await;
+        let snapshot = prepare(observe::SNAPSHOT).await?;
+        refuse_standby(client.query_one(&snapshot, &[]).await?.try_get(1)?)?;
+        let row = client.query_one(&dialect.render(observe::IDENTITY), &[]).await?;
+        let identity = Identity { system: row.try_get::<_, i64>(0)?.cast_unsigned(), table: row.try_get(1)? };
+        if !client.query_one(&dialect.render(SEQUENCE), &[]).await?.try_get::<_, bool>(0)? {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "the log's sequence was altered; it needs INCREMENT 1, CACHE 1 and NO CYCLE",
+            )
+            .with("sequence", dialect.render("{seq}"))
+            .into());
+        }
+        let number = Uuid::now_v7().as_u64_pair();
+        let number = (number.0.rotate_left(32) ^ number.1) | 1;
+        client.execute("SELECT pg_advisory_lock($1)", &[&number.cast_signed()]).await?;
+        let mut pages = Vec::new();
+        for leaf in 0..LEAVES {
+            pages.push(prepare(&read(leaf)).await?);
+        }
+        let (last, next) = (prepare(observe::LAST).await?, prepare(observe::NEXT).await?);
+        let (locks, newest) = (prepare(LOCKS).await?, prepare(NEWEST).await?);
+        Ok(Arc::new(Self { client, number, identity, read: pages, snapshot, last, next, locks, newest }))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// What opens a round, in the order that it must have: the snapshot, then the last number, then the next id. `None`: the
+    /// snapshot is still this one. Each statement is a transaction of its own; the last two are sent together and answered
+    /// one after the other.
+    pub(crate) async fn observe(&self, base: &Snapshot) -> Work<Option<Observed>> {
+        let row = self.client.query_one(&self.snapshot, &[]).await?;
+        refuse_standby(row.try_get(1)?)?;
+        let target: Snapshot = row.try_get(0)?;
+        if target == *base {
+            return Ok(None);
+        }
+        let (last, next) = futures_util::future::try_join(
+            self.client.query_one(&self.last, &[]),
+            self.client.query_one(&self.next, &[]),
+        )
+        .await?;
+        Ok(Some(Observed { target, last: last.try_get(0)?, next: low_half(next.try_get(0)?) }))
+    }
+
+    /// What raises the bounds of stragglers, in the order that it must have.
+    pub(crate) async fn watch(&self) -> Work<Watched> {
+        let last = self.client.query_one(&self.last, &[]).await?.try_get(0)?;
+        let (mut holders_of_ids, mut holders_of_sequence) = (BTreeMap::new(), BTreeSet::new());
+        for row in self.client.query(&self.locks, &[]).await? {
+            let holder: String = row.try_get(0)?;
+            match row.try_get::<_, Option<i64>>(1)? {
+                Some(xid) => drop(holders_of_ids.insert(low_half(xid), holder)),
+                None => drop(holders_of_sequence.insert(holder)),
+            }
+        }
+        let still = self.client.query_one(&self.snapshot, &[]).await?.try_get(0)?;
+        Ok(Watched { last, holders_of_ids, holders_of_sequence, still })
+    }
+
+    /// Rows of one leaf, in order.
+    pub(crate) async fn page(&self, leaf: usize, parameters: &[&(dyn ToSql + Sync)]) -> Work<Vec<Row>> {
+        Ok(self.client.query(&self.read[leaf], parameters).await?)
+    }
+
+    /// Epoch and cursor of a lane as they are persisted.
+    pub(crate) async fn newest(&self, route: &str, number: u32) -> Work<Option<(u64, Vec<u8>)>> {
+        let row = self.client.query_opt(&self.newest, &[&route, &i64::from(number)]).await?;
+        row.map(|row| Ok((row.try_get::<_, i64>(0)?.cast_unsigned(), row.try_get(1)?))).transpose()
+    }
+}
+
+/// Snapshots of a standby do not list what is in progress: open transactions would count as settled.
+fn refuse_standby(in_recovery: bool) -> Result<(), Error> {
+    if in_recovery {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "this server is a standby; the log can be read on the primary only",
+        ));
+    }
+    Ok(())
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the lower half is what is wanted")]
+fn low_half(value: i64) -> u32 {
+    value as u32
+}

@@ -1,0 +1,174 @@
+//! Wake-up: telling a waiting relay that something may have been committed.
+//!
+//! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. Between
+//! processes a [`Notifier`] announces commits by `NOTIFY` from a connection of its own, many commits in one; a relay that
+//! waits listens on another connection of its own. Nothing is announced inside of the application's transaction: that
+//! would take a lock of the whole cluster at its commit, and cost producers three quarters of their rate. All of it is a
+//! hint; the relay polls besides, so a lost connection or a pooler in between costs latency and nothing else.
+//!
+//! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed.
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use postrider_core::Result;
+use tokio::sync::{Notify, watch};
+use tokio_postgres::{AsyncMessage, Config, NoTls};
+
+use crate::{
+    dialect::Postgres,
+    error::{Fault, Work},
+};
+
+/// At most one announcement in this time.
+const NOTIFY_EVERY: Duration = Duration::from_millis(2);
+
+/// How long to wait before a lost connection is tried again, at most.
+const RECONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Wakes the relays of this process. Cheap to clone, and to call: after each commit that enqueued something.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    changes: Arc<watch::Sender<u64>>,
+    listening: Arc<AtomicBool>,
+}
+
+impl Waker {
+    pub(crate) fn new() -> Self {
+        Self { changes: Arc::new(watch::channel(0).0), listening: Arc::default() }
+    }
+
+    /// Says that something may have been committed. Never blocks and never fails.
+    pub fn wake(&self) {
+        wake(&self.changes);
+    }
+
+    /// A subscription to what happens from now on. Any number may wait.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Starts to listen for other processes, once. It ends when the last handle on the signal is gone.
+    pub(crate) fn listen(&self, config: &Config, dialect: &Postgres) {
+        if !self.listening.swap(true, Ordering::SeqCst) {
+            tokio::spawn(listen(config.clone(), dialect.clone(), Arc::downgrade(&self.changes)));
+        }
+    }
+}
+
+fn wake(changes: &watch::Sender<u64>) {
+    changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+}
+
+/// Ends when nobody can wait any more.
+async fn listen(config: Config, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
+    let mut pause = Duration::from_millis(100);
+    while changes.strong_count() > 0 {
+        if listen_once(&config, &dialect, &changes).await.is_ok() {
+            pause = Duration::from_millis(100);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_MAX);
+    }
+}
+
+/// Until the connection is lost.
+async fn listen_once(config: &Config, dialect: &Postgres, changes: &Weak<watch::Sender<u64>>) -> Work<()> {
+    let (client, mut connection) = config.connect(NoTls).await?;
+    let sql = format!("LISTEN \"{}\"", dialect.channel());
+    let mut setting_up = Box::pin(async move {
+        client.batch_execute(&sql).await?;
+        // Kept by the future that holds it, so that the connection stays.
+        std::future::pending::<Result<(), tokio_postgres::Error>>().await
+    });
+    let mut beat = tokio::time::interval(Duration::from_secs(5));
+    // Ends with the connection, with an error, or when nobody can wait any more.
+    loop {
+        tokio::select! {
+            message = poll_fn(|context| connection.poll_message(context)) => match message {
+                Some(Ok(AsyncMessage::Notification(_))) => match changes.upgrade() {
+                    Some(changes) => wake(&changes),
+                    None => return Ok(()),
+                },
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => return Ok(()),
+            },
+            failed = &mut setting_up => return failed.map_err(Fault::from),
+            _ = beat.tick() => if changes.strong_count() == 0 {
+                return Ok(());
+            },
+        }
+    }
+}
+
+/// Announces commits to the relays of other processes: many commits in one `NOTIFY`, at most one every few milliseconds,
+/// from a connection of its own.
+///
+/// ```no_run
+/// # async fn example() -> postrider_core::Result<()> {
+/// use postrider_store_postgres::{Notifier, Postgres};
+/// let notifier = Notifier::connect("postgres://localhost/shop", &Postgres::default())?;
+/// // … after each commit that enqueued something:
+/// notifier.notify();
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Notifier(Arc<Notify>);
+
+impl Notifier {
+    /// Connects in the background; a server that cannot be reached is tried again and costs nobody anything but latency.
+    /// Must be called on a tokio runtime.
+    ///
+    /// # Errors
+    /// If the URL is malformed.
+    pub fn connect(url: &str, dialect: &Postgres) -> Result<Self> {
+        Ok(Self::start(crate::config::parse(url)?, dialect))
+    }
+
+    pub(crate) fn start(config: Config, dialect: &Postgres) -> Self {
+        let asked = Arc::new(Notify::new());
+        tokio::spawn(announce(config, dialect.channel(), Arc::downgrade(&asked)));
+        Self(asked)
+    }
+
+    /// Asks for an announcement. Never blocks and never fails.
+    pub fn notify(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Ends when the last handle is gone.
+async fn announce(config: Config, channel: String, asked: Weak<Notify>) {
+    let mut pause = Duration::from_millis(100);
+    while asked.strong_count() > 0 {
+        if announce_on(&config, &channel, &asked).await.is_ok() {
+            pause = Duration::from_millis(100);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_MAX);
+    }
+}
+
+/// Until the connection is lost or the last handle is gone.
+async fn announce_on(config: &Config, channel: &str, asked: &Weak<Notify>) -> Work<()> {
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(connection);
+    let statement = client.prepare("SELECT pg_notify($1, '')").await?;
+    while !client.is_closed() {
+        let Some(asked) = asked.upgrade() else { return Ok(()) };
+        let waited = tokio::time::timeout(Duration::from_secs(5), asked.notified()).await;
+        drop(asked);
+        if waited.is_ok() {
+            client.execute(&statement, &[&channel]).await?;
+            tokio::time::sleep(NOTIFY_EVERY).await;
+        }
+    }
+    Ok(())
+}

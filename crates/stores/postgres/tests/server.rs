@@ -1,0 +1,339 @@
+//! What is PostgreSQL's own: lost sessions, plain SQL, the schema, the ring, and transactions that stay open.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::time::Duration;
+
+use postrider_core::{
+    ErrorKind,
+    admin::StoreAdmin,
+    enlist::Enlist,
+    envelope::{Envelope, MessageId},
+    lease::{LaneId, Lease, Node, NodeId, Order, RouteSpec, Start},
+    log::{Cursor, Log, Page, PageLimit, Retention, Settlement},
+    topic::TopicFilter,
+};
+use postrider_store_postgres::{Postgres, PostgresStore, migrations};
+use support::{Place, Schema, batch, connect, url};
+
+const WHOLE: PageLimit = PageLimit { records: 100_000, bytes: 1 << 30 };
+
+/// One route on a store of its own, in the hands of one node.
+struct Post {
+    place: Place,
+    store: PostgresStore,
+    lease: Lease,
+    cursor: Cursor,
+    number: u64,
+}
+
+impl Post {
+    async fn new(block_bits: u32) -> Self {
+        let place = Place::new(block_bits).await;
+        let store = place.store();
+        let lease = take(&store, "r").await;
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        Self { place, store, lease, cursor, number: 0 }
+    }
+
+    async fn page(&self) -> Page {
+        self.store.read(&self.lease, &self.cursor, WHOLE).await.unwrap()
+    }
+
+    async fn read_on(&mut self) -> Vec<MessageId> {
+        let mut ids = Vec::new();
+        loop {
+            let page = self.page().await;
+            ids.extend(page.records.iter().map(|record| record.envelope.id));
+            self.cursor = page.end;
+            if !page.more {
+                return ids;
+            }
+        }
+    }
+
+    async fn settle(&mut self) -> postrider_core::Result<()> {
+        self.number += 1;
+        let settlement =
+            Settlement { number: self.number, advance: Some(self.cursor.clone()), ..Settlement::default() };
+        self.store.settle(&self.lease, &settlement).await
+    }
+
+    async fn commit(&self, count: usize) -> Vec<MessageId> {
+        commit(&self.store.dialect(), count).await
+    }
+
+    /// Ends the reader's session, as a crash of the server would.
+    async fn end_session(&self) {
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE application_name = 'postrider' AND query LIKE $1 AND query LIKE '%pg_visible_in_snapshot%'
+                      AND pid <> pg_backend_pid()";
+        let client = connect().await;
+        let ended: i64 = client.query_one(sql, &[&format!("%{}%", self.place.schema())]).await.unwrap().get(0);
+        assert_eq!(ended, 1, "the reader has one session");
+        // Until the server has let go of what the session held.
+        let held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'postrider' AND query LIKE $1
+                      AND query LIKE '%pg_visible_in_snapshot%' AND pid <> pg_backend_pid()";
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while client.query_one(held, &[&format!("%{}%", self.place.schema())]).await.unwrap().get::<_, i64>(0) > 0 {
+            assert!(std::time::Instant::now() < deadline, "a terminated session ends");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+fn node() -> Node {
+    let lease_life = Duration::from_secs(3600);
+    Node { id: NodeId::generate(), name: "test".to_owned(), routes: vec!["r".into()], lease_life }
+}
+
+async fn take(store: &PostgresStore, route: &str) -> Lease {
+    let node = node();
+    let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
+    store.register(&node, &[RouteSpec { name: route.into(), topics, order, lanes: 1, start }]).await.unwrap();
+    store.acquire(&LaneId { route: route.into(), number: 0 }, &node).await.unwrap().unwrap()
+}
+
+async fn commit(dialect: &Postgres, count: usize) -> Vec<MessageId> {
+    let envelopes: Vec<_> = (0..count).map(|i| Envelope::new("orders", "order.placed", format!("{i}"))).collect();
+    let ids = envelopes.iter().map(|envelope| envelope.id).collect();
+    let mut client = connect().await;
+    let mut transaction = client.transaction().await.unwrap();
+    transaction.append(dialect, batch(envelopes)).await.unwrap();
+    transaction.commit().await.unwrap();
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_lost_session_only_what_was_persisted_counts() {
+    let mut post = Post::new(20).await;
+    let first = post.commit(3).await;
+    assert_eq!(post.read_on().await, first);
+    post.settle().await.unwrap();
+    let second = post.commit(3).await;
+    assert_eq!(post.read_on().await, second);
+    post.end_session().await;
+
+    let late = post.settle().await.unwrap_err();
+    assert!(late.is_fenced(), "a cursor from before must not be persisted: {late:?}");
+    // The first read may still meet the broken connection.
+    let read = loop {
+        match post.store.read(&post.lease, &post.cursor, WHOLE).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {}
+            other => break other,
+        }
+    };
+    assert!(read.unwrap_err().is_fenced(), "nor be read from");
+
+    let again = post.store.acquire(&post.lease.lane, &node()).await.unwrap();
+    assert!(again.is_none(), "the lease is still held; its node takes the lane anew");
+    let resumed = post.store.resume(&post.lease).await.unwrap().cursor;
+    post.cursor = resumed;
+    assert_eq!(post.read_on().await, second, "what was not settled comes again");
+    post.settle().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persisted_cursor_can_be_written_again_by_another_session() {
+    let mut post = Post::new(20).await;
+    post.commit(2).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    post.end_session().await;
+    post.settle().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_sql_enqueues() {
+    let mut post = Post::new(20).await;
+    let schema = post.place.schema().to_owned();
+    let client = connect().await;
+    let call = format!(
+        "SELECT \"{schema}\".enqueue(topic => 'orders', name => 'order.placed', key => 'o-4711', payload => '{{}}',
+                                     headers => '{{\"tenant\": \"größe\"}}', attempts_max => 3)"
+    );
+    let id: uuid::Uuid = client.query_one(&call, &[]).await.unwrap().get(0);
+    let insert = format!(
+        "INSERT INTO \"{schema}\".log (id, topic, name, payload) VALUES (gen_random_uuid(), 'orders', 'order.placed', '{{}}')"
+    );
+    client.batch_execute(&insert).await.unwrap();
+    let page = post.page().await;
+    let [called, inserted] = page.records.as_slice() else { panic!("two records: {page:?}") };
+    assert_eq!((called.envelope.id.0, called.envelope.attempts_max), (id, Some(3)));
+    assert_eq!(called.envelope.key.as_ref().unwrap().as_str(), "o-4711");
+    assert_eq!(called.envelope.headers.get("tenant").unwrap().as_deref(), Some("größe"));
+    assert_eq!((inserted.envelope.key.as_ref(), inserted.envelope.headers.is_empty()), (None, true));
+    assert_eq!(post.read_on().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_id_is_taken_before_the_number() {
+    // By every way to insert: with the columns the other way round, a number would come before its transaction.
+    let post = Post::new(20).await;
+    let schema = post.place.schema().to_owned();
+    let client = connect().await;
+    let order = "SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute
+                  WHERE attrelid = $1::text::regclass AND attnum IN (1, 2)";
+    for leaf in ["log", "log_0", "log_7"] {
+        let row = client.query_one(order, &[&format!("\"{schema}\".{leaf}")]).await.unwrap();
+        assert_eq!(row.get::<_, String>(0), "tx,seq", "{leaf}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_transactions_hold_up_nobody() {
+    let mut post = Post::new(20).await;
+    let dialect = post.store.dialect();
+    let (mut writer, mut reader, prepared) = (connect().await, connect().await, connect().await);
+    let mut writing = writer.transaction().await.unwrap();
+    let held = Envelope::new("orders", "order.placed", "held");
+    let held_id = held.id;
+    writing.append(&dialect, batch(vec![held])).await.unwrap();
+    let reading = reader.build_transaction().isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
+    let reading = reading.start().await.unwrap();
+    reading.query("SELECT count(*) FROM pg_class", &[]).await.unwrap();
+    let gid = uuid::Uuid::now_v7();
+    let schema = post.place.schema().to_owned();
+    let orphan = format!(
+        "BEGIN; SELECT \"{schema}\".enqueue('orders', 'order.placed', 'prepared'); PREPARE TRANSACTION '{gid}'"
+    );
+    prepared.batch_execute(&orphan).await.unwrap();
+    for _ in 0..3 {
+        let sent = post.commit(5).await;
+        assert_eq!(post.read_on().await, sent, "what is committed is read at once");
+        post.settle().await.unwrap();
+    }
+    writing.commit().await.unwrap();
+    assert_eq!(post.read_on().await, [held_id]);
+    prepared.batch_execute(&format!("COMMIT PREPARED '{gid}'")).await.unwrap();
+    assert_eq!(post.read_on().await.len(), 1, "an orphan that is committed after all is not lost");
+    reading.commit().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ring_is_emptied_leaf_by_leaf_and_loses_nothing() {
+    let mut post = Post::new(4).await;
+    let retention = Retention { keep: Some(Duration::ZERO) };
+    let (mut sent, mut read, mut purged) = (0, 0, 0);
+    // Blocks of 16 in 8 leaves: 600 records are more than four times round.
+    for _ in 0..60 {
+        sent += post.commit(10).await.len();
+        read += post.read_on().await.len();
+        post.settle().await.unwrap();
+        purged += post.store.purge(retention).await.unwrap();
+    }
+    assert_eq!((sent, read), (600, 600));
+    let kept = post.store.overview().await.unwrap().records;
+    assert_eq!(purged + kept, 600, "what is purged is gone, and nothing else");
+    assert!(purged > 450, "of 600 delivered records only {purged} were purged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_ring_takes_more_and_an_open_transaction_keeps_its_records() {
+    let mut post = Post::new(4).await;
+    let retention = Retention { keep: Some(Duration::ZERO) };
+    let mut client = connect().await;
+    let mut early = client.transaction().await.unwrap();
+    let held = Envelope::new("orders", "order.placed", "early");
+    let held_id = held.id;
+    early.append(&post.store.dialect(), batch(vec![held])).await.unwrap();
+    for _ in 0..10 {
+        post.commit(50).await;
+    }
+    assert_eq!(post.read_on().await.len(), 500, "five times round without anything being purged");
+    post.settle().await.unwrap();
+    assert_eq!(post.store.purge(retention).await.unwrap(), 0, "one that has drawn early keeps everything behind it");
+    early.commit().await.unwrap();
+    assert_eq!(post.read_on().await, [held_id]);
+    // Once it has ended, the bounds rise with the next rounds.
+    post.settle().await.unwrap();
+    post.commit(1).await;
+    post.read_on().await;
+    post.commit(1).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    let mut purged = 0;
+    loop {
+        match post.store.purge(retention).await.unwrap() {
+            0 => break,
+            some => purged += some,
+        }
+    }
+    assert!(purged > 300, "{purged}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrations_are_printed_applied_once_and_checked() {
+    let (by_hand, by_up) = (Schema::fresh(), Schema::fresh());
+    let client = connect().await;
+    client.batch_execute(&migrations::sql(&Postgres::new(by_hand.name(), "x_").unwrap())).await.unwrap();
+    let dialect = Postgres::new(by_up.name(), "x_").unwrap();
+    assert_eq!(migrations::plan(&url(), &dialect).await.unwrap().len(), 1);
+    let closed = PostgresStore::builder(&url()).schema(by_up.name()).prefix("x_").migrate(false).open().await;
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::Schema, "without migrations nothing is made");
+    let url = url();
+    let racers = (0..4).map(|_| {
+        let (url, dialect) = (url.clone(), dialect.clone());
+        tokio::spawn(async move { migrations::up(&url, &dialect).await.unwrap().len() })
+    });
+    let mut applied = 0;
+    for racer in racers.collect::<Vec<_>>() {
+        applied += racer.await.unwrap();
+    }
+    assert_eq!(applied, 1, "of four that race, one applies it");
+    let described =
+        "SELECT string_agg(format('%s.%s %s %s', c.relname, a.attname, a.atttypid::regtype, a.attnotnull), E'\\n'
+                              ORDER BY c.relname, a.attnum)
+                       FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+                       JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                      WHERE n.nspname = $1 AND a.attnum > 0";
+    let describe =
+        async |schema: &Schema| -> String { client.query_one(described, &[&schema.name()]).await.unwrap().get(0) };
+    assert_eq!(describe(&by_hand).await, describe(&by_up).await);
+
+    let table = format!("\"{}\".x_migration", by_up.name());
+    client.batch_execute(&format!("UPDATE {table} SET checksum = 'altered'")).await.unwrap();
+    let error = migrations::status(&url, &dialect).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Schema && error.to_string().contains("another text"), "{error:?}");
+    client
+        .batch_execute(&format!("INSERT INTO {table} (version, name, checksum) VALUES (99, 'x', 'x')"))
+        .await
+        .unwrap();
+    let error = migrations::status(&url, &dialect).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Schema && error.to_string().contains("newer"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_altered_sequence_is_refused() {
+    let post = Post::new(20).await;
+    let alter = format!("ALTER SEQUENCE \"{}\".seq CACHE 10", post.place.schema());
+    connect().await.batch_execute(&alter).await.unwrap();
+    let error = post.store.read(&post.lease, &post.cursor, WHOLE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Schema, "{error:?}");
+    assert!(error.to_string().contains("CACHE 1"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_wakes_a_waiter() {
+    let post = Post::new(20).await;
+    let other = post.place.another().await;
+    let notifier = other.notifier();
+    let waiting = tokio::spawn(tokio::time::timeout(Duration::from_secs(20), {
+        let store = post.store.clone();
+        async move { store.hint().await }
+    }));
+    // The listener connects in the background; announcements are cheap and may be lost until it has.
+    while !waiting.is_finished() {
+        notifier.notify();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(waiting.await.unwrap().is_ok(), "an announcement wakes a relay of another process");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_url_names_no_password() {
+    let refused = PostgresStore::open("postgres://user:secret@host:notaport/db").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(!refused.chain().contains("secret"), "{}", refused.chain());
+}

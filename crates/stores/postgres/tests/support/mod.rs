@@ -1,0 +1,224 @@
+//! A store in a schema of its own on a real server, and an application beside it.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use postrider_core::{
+    BoxFuture, Result,
+    admin::StoreAdmin,
+    enlist::{Batch, Enlist},
+    envelope::Envelope,
+    limits::Limits,
+    log::Log,
+    time::Timestamp,
+};
+use postrider_store_postgres::{Postgres, PostgresStore};
+use postrider_testkit::store::{Fixture, OpenTransaction};
+use tokio_postgres::{Client, NoTls};
+
+const VARIABLE: &str = "POSTRIDER_TEST_POSTGRES";
+
+/// The server: the one that the environment names, or the one that the workshop has started.
+pub(crate) fn url() -> String {
+    if let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
+        return url;
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
+    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
+    let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
+    found.expect("there is no PostgreSQL server to test with; start one with `cargo xtask services up`").to_owned()
+}
+
+pub(crate) async fn connect() -> Client {
+    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.expect("connect to the test server");
+    tokio::spawn(connection);
+    client
+}
+
+/// A schema that is dropped at the end.
+pub(crate) struct Schema(String);
+
+impl Schema {
+    pub(crate) fn fresh() -> Self {
+        Self(format!("test_{}", uuid::Uuid::now_v7().simple()))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Schema {
+    /// On a thread of its own, for the test's runtime may be going down.
+    fn drop(&mut self) {
+        let sql = format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", self.0);
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let client = connect().await;
+                client.batch_execute("SET lock_timeout = '5s'").await.expect("set");
+                // A test that has failed may have left something open; its schema then stays.
+                let _ = client.batch_execute(&sql).await;
+            });
+        });
+        let _ = dropping.join();
+    }
+}
+
+/// Where the store is.
+pub(crate) struct Place {
+    store: Mutex<PostgresStore>,
+    block_bits: u32,
+    schema: Schema,
+}
+
+impl Place {
+    pub(crate) async fn fresh(block_bits: u32) -> Arc<dyn Fixture> {
+        Arc::new(Self::new(block_bits).await)
+    }
+
+    pub(crate) async fn new(block_bits: u32) -> Self {
+        let schema = Schema::fresh();
+        let store = Mutex::new(open(schema.name(), block_bits).await);
+        Self { store, block_bits, schema }
+    }
+
+    pub(crate) fn store(&self) -> PostgresStore {
+        self.store.lock().unwrap().clone()
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        self.schema.name()
+    }
+
+    pub(crate) async fn another(&self) -> PostgresStore {
+        open(self.schema(), self.block_bits).await
+    }
+}
+
+async fn open(schema: &str, block_bits: u32) -> PostgresStore {
+    let builder = PostgresStore::builder(&url()).schema(schema).block_bits(block_bits).connections_max(4);
+    builder.open().await.expect("open the store")
+}
+
+impl Fixture for Place {
+    fn log(&self) -> Arc<dyn Log> {
+        Arc::new(self.store())
+    }
+
+    fn admin(&self) -> Arc<dyn StoreAdmin> {
+        Arc::new(self.store())
+    }
+
+    fn beside(&self) -> BoxFuture<'_, Arc<dyn Log>> {
+        Box::pin(async { Arc::new(self.another().await) as Arc<dyn Log> })
+    }
+
+    fn begin(&self) -> BoxFuture<'_, Box<dyn OpenTransaction>> {
+        let store = self.store();
+        Box::pin(async move { Box::new(Application::begin(&store).await) as Box<dyn OpenTransaction> })
+    }
+
+    fn now(&self) -> BoxFuture<'_, Timestamp> {
+        Box::pin(async {
+            let row = connect().await.query_one("SELECT clock_timestamp()", &[]).await.unwrap();
+            Timestamp::from(row.get::<_, std::time::SystemTime>(0))
+        })
+    }
+
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn reopen(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let again = self.another().await;
+            *self.store.lock().unwrap() = again;
+        })
+    }
+}
+
+/// A transaction of the application, on a connection of its own. tokio-postgres's transaction borrows its client, so both
+/// live in a task, and the test sends it what to do.
+pub(crate) struct Application(tokio::sync::mpsc::UnboundedSender<(Step, tokio::sync::oneshot::Sender<()>)>);
+
+enum Step {
+    Append(Vec<Envelope>),
+    Run(&'static str),
+    Commit,
+    RollBack,
+}
+
+impl Application {
+    pub(crate) async fn begin(store: &PostgresStore) -> Self {
+        let (steps, mut queue) = tokio::sync::mpsc::unbounded_channel();
+        let (dialect, waker) = (store.dialect(), store.waker());
+        let mut client = connect().await;
+        tokio::spawn(async move {
+            perform(&mut client, &dialect, &mut queue).await;
+            waker.wake();
+        });
+        Self(steps)
+    }
+
+    fn step(&self, step: Step) -> BoxFuture<'static, ()> {
+        let (done, wait) = tokio::sync::oneshot::channel();
+        self.0.send((step, done)).expect("the transaction's task runs");
+        Box::pin(async { wait.await.expect("the step succeeds") })
+    }
+}
+
+async fn perform(
+    client: &mut Client,
+    dialect: &Postgres,
+    queue: &mut tokio::sync::mpsc::UnboundedReceiver<(Step, tokio::sync::oneshot::Sender<()>)>,
+) {
+    let mut transaction = client.transaction().await.unwrap();
+    while let Some((step, done)) = queue.recv().await {
+        match step {
+            Step::Append(envelopes) => transaction.append(dialect, batch(envelopes)).await.unwrap(),
+            Step::Run(sql) => transaction.batch_execute(sql).await.unwrap(),
+            Step::Commit => {
+                transaction.commit().await.unwrap();
+                return done.send(()).unwrap();
+            }
+            Step::RollBack => {
+                transaction.rollback().await.unwrap();
+                return done.send(()).unwrap();
+            }
+        }
+        done.send(()).unwrap();
+    }
+}
+
+impl OpenTransaction for Application {
+    fn append(&mut self, envelopes: Vec<Envelope>) -> BoxFuture<'_, ()> {
+        self.step(Step::Append(envelopes))
+    }
+
+    fn savepoint(&mut self) -> BoxFuture<'_, ()> {
+        self.step(Step::Run("SAVEPOINT here"))
+    }
+
+    fn roll_back_to_savepoint(&mut self) -> BoxFuture<'_, ()> {
+        self.step(Step::Run("ROLLBACK TO SAVEPOINT here"))
+    }
+
+    fn commit(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.step(Step::Commit)
+    }
+
+    fn roll_back(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.step(Step::RollBack)
+    }
+}
+
+/// A checked batch.
+pub(crate) fn batch(envelopes: Vec<Envelope>) -> Result<Batch> {
+    Limits::default().check(envelopes)
+}
