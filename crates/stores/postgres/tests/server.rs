@@ -168,8 +168,8 @@ async fn plain_sql_enqueues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_id_is_taken_before_the_number() {
-    // By every way to insert: with the columns the other way round, a number would come before its transaction.
+async fn the_column_of_the_id_stands_before_that_of_the_number() {
+    // Defaults are evaluated in the order of columns; the other way round, a number would come before its transaction.
     let post = Post::new(20).await;
     let schema = post.place.schema().to_owned();
     let client = connect().await;
