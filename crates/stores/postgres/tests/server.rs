@@ -168,8 +168,8 @@ async fn plain_sql_enqueues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_id_is_taken_before_the_number() {
-    // By every way to insert: with the columns the other way round, a number would come before its transaction.
+async fn the_column_of_the_id_stands_before_that_of_the_number() {
+    // Defaults are evaluated in the order of columns; the other way round, a number would come before its transaction.
     let post = Post::new(20).await;
     let schema = post.place.schema().to_owned();
     let client = connect().await;
@@ -273,7 +273,7 @@ async fn migrations_are_printed_applied_once_and_checked() {
     let closed = PostgresStore::builder(&url()).schema(by_up.name()).prefix("x_").migrate(false).open().await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::Schema, "without migrations nothing is made");
     let url = url();
-    let racers = (0..4).map(|_| {
+    let racers = (0..12).map(|_| {
         let (url, dialect) = (url.clone(), dialect.clone());
         tokio::spawn(async move { migrations::up(&url, &dialect).await.unwrap().len() })
     });
@@ -281,7 +281,7 @@ async fn migrations_are_printed_applied_once_and_checked() {
     for racer in racers.collect::<Vec<_>>() {
         applied += racer.await.unwrap();
     }
-    assert_eq!(applied, 1, "of four that race, one applies it");
+    assert_eq!(applied, 1, "of twelve that race, one applies it");
     let described =
         "SELECT string_agg(format('%s.%s %s %s', c.relname, a.attname, a.atttypid::regtype, a.attnotnull), E'\\n'
                               ORDER BY c.relname, a.attnum)

@@ -191,7 +191,7 @@ pub(crate) fn check_block_bits(bits: u32) -> Result<()> {
 
 async fn standings(db: &Db<'_>) -> Work<Vec<Standing>> {
     let mut applied = Vec::new();
-    if exists(db, "{migration}").await? {
+    if exists(db, "migration").await? {
         for row in db.query("SELECT version, checksum, applied_at FROM {migration} ORDER BY version", &[]).await? {
             let (version, checksum): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
             applied.push((unsigned(version), checksum, row.try_get::<_, Instant>(2)?.0));
@@ -225,9 +225,16 @@ async fn standings(db: &Db<'_>) -> Work<Vec<Standing>> {
     MIGRATIONS.iter().map(standing).collect()
 }
 
+/// Asks the catalogue by its tables. A look-up by name is answered from what the session remembers, and that may be older
+/// than the lock that was just taken.
 async fn exists(db: &Db<'_>, table: &str) -> Work<bool> {
-    let name = db.dialect.render(table);
-    Ok(db.query_one("SELECT to_regclass($1) IS NOT NULL", &[&name]).await?.try_get(0)?)
+    const EXISTS: &str = "
+SELECT 1
+  FROM pg_class
+  JOIN pg_namespace ON pg_namespace.oid = relnamespace
+ WHERE nspname = $1 AND relname = $2";
+    let table = format!("{}{table}", db.dialect.prefix());
+    Ok(db.query_opt(EXISTS, &[&db.dialect.schema(), &table]).await?.is_some())
 }
 
 async fn schema_exists(db: &Db<'_>) -> Work<bool> {
