@@ -1,5 +1,7 @@
 //! What an outbox accepts. Checked once, at enqueue, so that a message that no transport could carry never commits.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -54,7 +56,13 @@ impl Limits {
             ));
         }
         let mut bytes = 0;
+        let mut ids = HashSet::with_capacity(envelopes.len());
         for envelope in &envelopes {
+            if !ids.insert(envelope.id) {
+                return Err(
+                    Error::invalid("two messages of one enqueue have the same id").with("message_id", envelope.id)
+                );
+            }
             self.check_one(envelope)
                 .map_err(|e| e.with("message_id", envelope.id).with("name", envelope.name.escape_debug()))?;
             bytes += envelope.payload.len();
@@ -125,7 +133,7 @@ mod tests {
         assert!(refused(|e| e.headers = Headers::new(many).unwrap()).contains("headers_max: 64"));
         let large = Headers::new([("h", "v".repeat(17 << 10))]).unwrap();
         assert!(refused(|e| e.headers = large).contains("headers_bytes_max: 16384"));
-        let ten = vec![Envelope::new("t", "n", ""); 10];
+        let ten: Vec<Envelope> = (0..10).map(|_| Envelope::new("t", "n", "")).collect();
         let limits = Limits { batch_messages_max: 9, ..Limits::default() };
         assert!(limits.check(ten).unwrap_err().to_string().contains("batch_messages_max: 9"));
     }
@@ -138,6 +146,13 @@ mod tests {
         assert!(refused(|e| e.attempts_max = Some(0)).contains("attempts_max"));
         let at = Timestamp::now();
         assert!(refused(|e| (e.deliver_at, e.expires_at) = (Some(at), Some(at))).contains("expires"));
+    }
+
+    #[test]
+    fn one_id_for_two_messages_is_refused() {
+        let twins = vec![Envelope::new("t", "n", "a"); 2];
+        let error = Limits::default().check(twins).unwrap_err();
+        assert!(error.to_string().contains("same id"), "{error}");
     }
 
     #[test]

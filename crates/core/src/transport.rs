@@ -18,7 +18,7 @@ pub enum Outcome {
     Rejected(Cause),
     /// The destination cannot be reached or takes nothing at all. Never counts as an attempt.
     Unavailable(Cause),
-    /// The destination asks for a pause. Never counts as an attempt.
+    /// The destination asks for a pause; the route's longest breaker wait bounds it. Never counts as an attempt.
     Throttled(Duration),
     /// Nobody knows: it may have arrived. It is published again under the same id.
     Unknown(Cause),

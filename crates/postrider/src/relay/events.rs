@@ -113,6 +113,9 @@ impl Observer for TracingObserver {
         const TARGET: &str = "postrider::relay";
         match event {
             Event::LaneAcquired { lane, epoch } => info!(target: TARGET, %lane, epoch = epoch.0, "lane acquired"),
+            Event::LaneEnded { lane, how: how @ ("deadline" | "crashed" | "fenced") } => {
+                warn!(target: TARGET, %lane, how, "lane ended; what it had not settled may be published again");
+            }
             Event::LaneEnded { lane, how } => info!(target: TARGET, %lane, how, "lane ended"),
             Event::Rejected { lane, id, attempts, cause } => {
                 debug!(target: TARGET, %lane, %id, attempts, %cause, "message rejected, will be tried again");

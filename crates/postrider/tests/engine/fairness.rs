@@ -38,7 +38,7 @@ async fn a_request_to_stop_is_heard_in_the_middle_of_a_backlog() {
     let outbox = Outbox::new(Memory);
     for _ in 0..BACKLOG / 10_000 {
         let mut tx = store.begin();
-        outbox.enqueue_raw(&mut tx, vec![Envelope::new("t", "n", ""); 10_000]).unwrap();
+        outbox.enqueue_raw(&mut tx, (0..10_000).map(|_| Envelope::new("t", "n", "")).collect()).unwrap();
         tx.commit();
     }
     let publisher = Arc::new(AlwaysReady::default());

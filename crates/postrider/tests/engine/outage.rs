@@ -120,7 +120,10 @@ async fn a_message_that_stays_unknown_while_others_arrive_dies_of_it() {
     .await;
     until("its row", async || !place.parked(ParkedState::Dead).await.is_empty()).await;
     assert_eq!(place.parked(ParkedState::Dead).await, [("x1".to_owned(), "result-unknown".to_owned())]);
-    assert_eq!(broker.tries("x1"), 4, "two unknown results make an attempt, and there were two attempts");
+    // Two unknown results make an attempt, and there were two. If nothing else happened to arrive in between, a pair of them
+    // was taken for an outage instead, and does not count.
+    let tries = broker.tries("x1");
+    assert!(tries >= 4 && tries % 2 == 0, "{tries} tries");
     relay.drained().await;
 }
 

@@ -102,7 +102,8 @@ impl Lane {
             }
             Outcome::Throttled(after) => {
                 answer.answered = true;
-                self.paused_until = self.paused_until.max(now + ticks(after));
+                // No longer than the breaker would wait: a destination must not stop a lane for ever with one answer.
+                self.paused_until = self.paused_until.max(now + ticks(after.min(self.options.breaker_max)));
                 false
             }
             Outcome::Unavailable(cause) if self.planted(Plant::AttemptsWhileOpen) => {

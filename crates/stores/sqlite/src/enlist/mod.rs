@@ -52,6 +52,11 @@ fn headers_or_null(headers: &postrider_core::headers::Headers) -> Option<&[u8]> 
     (!headers.is_empty()).then(|| headers.encoded().as_ref())
 }
 
+/// An insert outside of the transaction would commit alone.
+fn already_rolled_back() -> postrider_core::Error {
+    postrider_core::Error::invalid("enqueue: SQLite has already rolled this transaction back")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use postrider_core::{
 };
 use rusqlite::{Connection, ToSql, ffi};
 
-use super::{headers_or_null, runs};
+use super::{already_rolled_back, headers_or_null, runs};
 use crate::{
     dialect::Sqlite,
     error::{code_of, from_rusqlite},
@@ -59,7 +59,7 @@ fn append(connection: &Connection, store: &Sqlite, batch: Result<Batch>) -> Resu
     // A full disk or an I/O error makes SQLite roll back on its own. What follows would then commit row by row, outside of
     // any transaction: exactly what must never happen.
     if connection.is_autocommit() {
-        return Err(Error::invalid("enqueue: SQLite has already rolled this transaction back"));
+        return Err(already_rolled_back());
     }
     let now = store.now().as_micros();
     for (sql, run) in runs(store.inserts(), batch.envelopes()) {

@@ -6,7 +6,7 @@ use postrider_core::{
 };
 use sqlx::AssertSqlSafe;
 
-use super::{headers_or_null, runs};
+use super::{already_rolled_back, headers_or_null, runs};
 use crate::{dialect::Sqlite, error::from_code};
 
 /// Asynchronous, as sqlx is. If the future is dropped half-way, the transaction holds all, some or none of the batch: roll
@@ -20,6 +20,7 @@ impl Enlist<Sqlite> for sqlx::Transaction<'_, sqlx::Sqlite> {
     fn append<'a>(&'a mut self, store: &'a Sqlite, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let batch = batch?;
+            must_be_open(self, store).await?;
             let now = store.now().as_micros();
             for (sql, run) in runs(store.inserts(), batch.envelopes()) {
                 // Safe: the text is ours, and the prefix in it was checked to be an identifier.
@@ -42,6 +43,17 @@ impl Enlist<Sqlite> for sqlx::Transaction<'_, sqlx::Sqlite> {
             Ok(())
         })
     }
+}
+
+/// SQLite rolls a transaction back by itself on some errors (a full disk, `INSERT OR ROLLBACK`), and an insert after that
+/// would commit alone: exactly what must never happen. sqlx does not tell, but SQLite does: inside of a transaction a `BEGIN`
+/// is an error and changes nothing, outside of one it is not.
+async fn must_be_open(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>, store: &Sqlite) -> Result<()> {
+    if sqlx::query("BEGIN").execute(&mut **tx).await.is_err() {
+        return Ok(());
+    }
+    sqlx::query("ROLLBACK").execute(&mut **tx).await.map_err(|error| translate(store, error))?;
+    Err(already_rolled_back())
 }
 
 fn translate(store: &Sqlite, error: sqlx::Error) -> Error {
