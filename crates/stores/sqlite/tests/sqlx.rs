@@ -94,13 +94,13 @@ async fn errors_are_translated_by_code() {
 
 #[tokio::test]
 async fn nothing_is_enqueued_once_sqlite_has_rolled_back_by_itself() {
-    let place = Place::fresh(begin).await;
-    let pool = SqlitePool::connect_with(SqliteConnectOptions::new().filename(place.path())).await.unwrap();
+    let outpost = Outpost::new().await;
+    let pool = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&outpost.path)).await.unwrap();
     sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY)").execute(&pool).await.unwrap();
     let mut tx = pool.begin().await.unwrap();
     sqlx::query("INSERT INTO orders VALUES (1)").execute(&mut *tx).await.unwrap();
     sqlx::query("INSERT OR ROLLBACK INTO orders VALUES (1)").execute(&mut *tx).await.unwrap_err();
-    let refused = tx.append(&place.store().dialect(), batch(envelopes(1))).await.unwrap_err();
+    let refused = tx.append(&outpost.store.dialect(), batch(envelopes(1))).await.unwrap_err();
     assert!(refused.to_string().contains("already rolled"), "{refused}");
     drop(tx);
     let (rows,): (i64,) = sqlx::query_as("SELECT count(*) FROM postrider_log").fetch_one(&pool).await.unwrap();
