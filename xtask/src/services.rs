@@ -2,7 +2,7 @@
 //!
 //! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
-//! started nor stopped here. What was started is written to [`file`], where the tests find it.
+//! started nor stopped here. What was started is written to [`file()`], where the tests find it.
 
 mod postgres;
 

@@ -56,8 +56,9 @@ pub struct RouteStatus {
     pub paused: Option<Actor>,
     /// Records that match and that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].
     pub pending: u64,
-    /// Age of the oldest of those, by the store's clock, read from the log itself; records scheduled for later do not
-    /// count. `None`: nothing waits.
+    /// Age of the oldest message that waits to be delivered, by the store's clock, read from the store itself: of those
+    /// records, and of the rows that are `retrying` or `held`. What is scheduled for later does not count, nor what is
+    /// dead: that has a count of its own. `None`: nothing waits.
     pub oldest_pending_age: Option<Duration>,
     /// Rows `scheduled`, `retrying`, `held`, `dead`.
     pub parked: ParkedCounts,

@@ -159,10 +159,13 @@ impl State {
 
     fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
         let mut parked = ParkedCounts::default();
+        let (pending, mut oldest_pending_age) = self.pending(route, now);
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
+            if matches!(row.state, ParkedState::Retrying | ParkedState::Held) {
+                oldest_pending_age = oldest_pending_age.max(Some(now.since(row.record.enqueued_at)));
+            }
         }
-        let (pending, oldest_pending_age) = self.pending(route, now);
         let lanes = route.lanes().filter(|(_, lane)| !lane.over).map(|(number, lane)| LaneStatus {
             number,
             owner: lane.owner(now),

@@ -43,6 +43,21 @@ pub async fn pending_is_read_from_the_log(store: Arc<dyn Fixture>) {
     assert_eq!(self::overview(&*store).await.records, 5, "delivered records are counted too");
 }
 
+/// What waits in the parked rows is not delivered either: its age must not vanish when the cursor passes it.
+pub async fn waiting_rows_have_a_pending_age(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true))]).await;
+    store.pass(SHORT).await;
+    let age = status(&*store, "r").await.oldest_pending_age;
+    assert_eq!(age, None, "a dead row waits for an operator and is counted as dead");
+    owner.park(&*store, vec![(keyed("a"), Parked::Held)]).await;
+    store.pass(LONGER).await;
+    let status = status(&*store, "r").await;
+    assert_eq!(status.pending, 0, "the cursor has passed it");
+    let age = status.oldest_pending_age.expect("a held message waits");
+    assert!(age >= LONGER && age < HOUR, "the age is that of the held message: {age:?}");
+}
+
 /// What is scheduled for later is not overdue.
 pub async fn scheduled_records_have_no_pending_age(store: Arc<dyn Fixture>) {
     Owner::of(&*store, &route("r")).await;

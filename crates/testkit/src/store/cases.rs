@@ -95,6 +95,7 @@ macro_rules! store_conformance {
             }
             admin {
                 pending_is_read_from_the_log
+                waiting_rows_have_a_pending_age
                 scheduled_records_have_no_pending_age
                 pending_counts_every_lane
                 the_overview_shows_what_there_is

@@ -68,6 +68,9 @@ async fn records(db: &Db<'_>) -> Work<u64> {
     Ok(records)
 }
 
+/// What waits in the parked rows for anything but its time or an operator.
+const OLDEST_WAITING: &str = "SELECT min(enqueued_at) FROM {parked} WHERE route = $1 AND state IN ('retrying', 'held')";
+
 /// The log at the moment of the look.
 struct Log {
     last: i64,
@@ -83,7 +86,9 @@ impl Log {
         lanes: &[LaneRow],
         counts: &BTreeMap<(String, String), u64>,
     ) -> Work<RouteStatus> {
-        let (pending, oldest_pending_age) = self.pending(db, &route, lanes).await?;
+        let (pending, oldest_record) = self.pending(db, &route, lanes).await?;
+        let oldest_row: Option<Instant> = db.query_one(OLDEST_WAITING, &[&&*route.name]).await?.try_get(0)?;
+        let oldest_pending_age = oldest_record.max(oldest_row.map(|at| self.now.since(at.0)));
         let mut parked = ParkedCounts::default();
         for state in ParkedState::ALL {
             let count = counts.get(&(route.name.to_string(), state.name().to_owned()));

@@ -25,6 +25,10 @@ use crate::{
 /// back. So this needs no scan.
 const RECORDS: &str = "SELECT coalesce(max(seq) - min(seq) + 1, 0) FROM {p}log";
 
+/// What waits in the parked rows for anything but its time or an operator.
+const OLDEST_WAITING: &str =
+    "SELECT min(enqueued_at) FROM {p}parked WHERE route = ?1 AND state IN ('retrying', 'held')";
+
 const NODES: &str = "
 SELECT id, name, routes, seen_at
   FROM {p}node
@@ -46,7 +50,9 @@ pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
 }
 
 fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timestamp) -> Work<RouteStatus> {
-    let (pending, oldest_pending_age) = pending(db, &route, lanes, now)?;
+    let (pending, oldest_record) = pending(db, &route, lanes, now)?;
+    let oldest_row: Option<i64> = db.statement(OLDEST_WAITING)?.query_row([&*route.name], |row| row.get(0))?;
+    let oldest_pending_age = oldest_record.max(oldest_row.map(|at| now.since(Timestamp::from_micros(at))));
     let mut parked = ParkedCounts::default();
     for (state, rows) in due::counts(db, &route.name)? {
         if let Some(state) = ParkedState::parse(&state) {
