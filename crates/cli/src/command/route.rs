@@ -1,4 +1,4 @@
-//! `postrider route`: stops a route until it is resumed, whichever relays serve it.
+//! `postrider route`: stops a route until it is resumed, whichever relays serve it, or forgets it for good.
 
 use clap::{Args, Subcommand};
 
@@ -11,6 +11,9 @@ pub(crate) enum Action {
     Pause(Named),
     /// Lets a paused route go on.
     Resume(Named),
+    /// Forgets a route that is no longer configured: its cursor, replays and parked messages. Until then retention waits
+    /// for it.
+    Forget(Named),
 }
 
 #[derive(Args)]
@@ -32,6 +35,10 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Resume(named) => {
             named.store.open().await?.admin.resume_route(&named.route, &named.actor.actor()).await?;
             println!("{} goes on", named.route);
+        }
+        Action::Forget(named) => {
+            named.store.open().await?.admin.forget_route(&named.route, &named.actor.actor()).await?;
+            println!("{} is forgotten; a relay that still has it makes it known again, as a new route", named.route);
         }
     }
     Ok(Code::Done)

@@ -62,7 +62,7 @@ fn a_bare_number_as_duration_or_size() {
 fn an_unknown_scheme() {
     wrong_config(
         &format!("[store]\nurl = \"oracle:x\"\n{ROUTE}"),
-        "  p.toml:2: `store.url` `oracle:` is not a store that is known here; known are sqlite",
+        "  p.toml:2: `store.url` `oracle:` is not a store that is known here; known are sqlite, postgres",
     );
     wrong_config(
         &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"kafka:localhost\"\n"),

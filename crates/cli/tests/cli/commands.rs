@@ -94,6 +94,20 @@ fn a_paused_route_waits_until_it_is_resumed_and_a_replay_delivers_again() {
 }
 
 #[test]
+fn a_route_that_is_no_longer_configured_can_be_forgotten() {
+    let workplace = Workplace::new();
+    workplace.migrated();
+    let daemon = workplace.daemon("run", CONFIG);
+    wait_until("the route is known", || !workplace.status()["routes"].as_array().is_none_or(Vec::is_empty));
+    drop(daemon);
+    let forgotten = workplace.run(&["route", "forget", "orders", STORE[0], STORE[1], "--reason", "replaced"]);
+    assert_eq!(forgotten.code, 0, "{forgotten:?}");
+    assert_eq!(workplace.status()["routes"].as_array().map(Vec::len), Some(0));
+    let again = workplace.run(&["route", "forget", "orders", STORE[0], STORE[1]]);
+    assert_eq!(again.code, 1, "there is none any more: {again:?}");
+}
+
+#[test]
 fn the_dead_are_listed_redriven_and_discarded() {
     let workplace = Workplace::new();
     workplace.migrated();

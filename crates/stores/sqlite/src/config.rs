@@ -138,7 +138,7 @@ impl Builder {
         if let Some(bytes) = self.file_bytes_max {
             limit_file(&connection, bytes)?;
         }
-        Ok(Db::new(connection, dialect.clone()))
+        Db::new(connection, dialect.clone()).waiting_itself(self.busy_timeout)
     }
 
     fn another(&self, dialect: &Sqlite) -> Work<Db> {

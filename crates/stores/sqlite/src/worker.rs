@@ -8,6 +8,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread,
+    time::{Duration, Instant},
 };
 
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
@@ -20,17 +21,30 @@ use crate::{
     wake::{Pace, Waker},
 };
 
+/// How often to look whether the write lock is free.
+const LOCK_LOOK_EVERY: Duration = Duration::from_micros(300);
+
 /// A connection on its thread, with what its statements need.
 pub(crate) struct Db {
     pub(crate) connection: Connection,
     pub(crate) dialect: Sqlite,
+    /// How long to wait for a lock beyond what the connection waits itself.
+    patience: Duration,
 }
 
 impl Db {
     pub(crate) fn new(connection: Connection, dialect: Sqlite) -> Self {
         // Every statement of this crate stays prepared.
         connection.set_prepared_statement_cache_capacity(128);
-        Self { connection, dialect }
+        Self { connection, dialect, patience: Duration::ZERO }
+    }
+
+    /// Waits for the write lock itself, instead of letting SQLite do it. SQLite looks again after ever longer pauses, up to a
+    /// tenth of a second, and so hardly ever gets in beside a writer that commits without a pause; looking often does.
+    pub(crate) fn waiting_itself(mut self, patience: Duration) -> Work<Self> {
+        self.connection.busy_timeout(Duration::ZERO)?;
+        self.patience = patience;
+        Ok(self)
     }
 
     /// Prepares one of our statements, or takes it from the cache.
@@ -51,9 +65,22 @@ impl Db {
         self.transact("BEGIN DEFERRED", work)
     }
 
+    /// Ends with the transaction, or when the patience is over.
+    fn begin(&self, begin: &str) -> Work<()> {
+        let mut statement = self.connection.prepare_cached(begin)?;
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match statement.execute([]).map_err(Fault::from) {
+                Ok(_) => return Ok(()),
+                Err(fault) if fault.is_busy() && Instant::now() < deadline => thread::sleep(LOCK_LOOK_EVERY),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
     /// With statements that stay prepared, unlike those of rusqlite's own transactions.
     fn transact<T>(&self, begin: &str, work: impl FnOnce(&Self, Timestamp) -> Work<T>) -> Work<T> {
-        self.connection.prepare_cached(begin)?.execute([])?;
+        self.begin(begin)?;
         let open = Open(&self.connection);
         let outcome = work(self, self.dialect.now())?;
         self.connection.prepare_cached("COMMIT")?.execute([])?;
