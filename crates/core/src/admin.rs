@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     lease::{Epoch, NodeId, ReplayFilter},
     parked::{Ordinal, ParkedState},
+    standstill::Standstill,
     time::Timestamp,
 };
 
@@ -118,6 +119,8 @@ pub struct NodeStatus {
     pub routes: Vec<Arc<str>>,
     /// Time since its last heartbeat, by the store's clock.
     pub seen: Duration,
+    /// Its lanes that do not move, as it said with that heartbeat.
+    pub standstills: Vec<Standstill>,
 }
 
 /// Which parked rows. Empty fields choose everything.

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{admin::in_words, key::KeyHash, time::Timestamp, topic::TopicFilter};
+use crate::{admin::in_words, key::KeyHash, standstill::Standstill, time::Timestamp, topic::TopicFilter};
 
 /// One process that runs a relay. A restart is another node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub struct Node {
     pub routes: Vec<Arc<str>>,
     /// How long its leases live without a heartbeat. Others may take over after that.
     pub lease_life: Duration,
+    /// Its lanes that do not move, and why. Kept with the heartbeat, for whoever asks.
+    pub standstills: Vec<Standstill>,
 }
 
 /// Grows with every owner of a lane.
@@ -61,7 +63,7 @@ pub struct Node {
 pub struct Epoch(pub u64);
 
 /// A share of a route's keys.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LaneId {
     /// The route, or the replay, that the lane belongs to.
     pub route: Arc<str>,

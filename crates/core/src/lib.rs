@@ -31,6 +31,7 @@ pub mod enlist;
 pub mod log;
 
 pub mod lease;
+pub mod standstill;
 
 pub mod parked;
 

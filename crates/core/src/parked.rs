@@ -16,7 +16,7 @@
 //!    └───────────► held ──► head once those before it are gone: due at once
 //! ```
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,27 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code(), self.detail())
     }
+}
+
+/// As an object of `code` and `detail`.
+impl Serialize for Cause {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Written { code: self.code().into(), detail: self.detail().into() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cause {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Written { code, detail } = Written::deserialize(deserializer)?;
+        Ok(Self::new(&code, detail))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Cause")]
+struct Written<'a> {
+    code: Cow<'a, str>,
+    detail: Cow<'a, str>,
 }
 
 impl fmt::Debug for Cause {

@@ -155,7 +155,7 @@ fn a_schema_that_is_missing() {
         &["status", "--store", "sqlite:app.db"],
         4,
         "error: the schema is missing; run the migrations, or let the store do it (prefix: postrider_, version: 0, \
-         needed: 1, file: app.db)",
+         needed: 2, file: app.db)",
     );
     refused(
         &workplace,
@@ -187,7 +187,7 @@ fn a_schema_that_is_newer() {
     let newer = "INSERT INTO postrider_migration (version, name, checksum) VALUES (999, 'x', 'y')";
     Connection::open(workplace.path("app.db")).unwrap().execute_batch(newer).unwrap();
     workplace.write("p.toml", format!("{STORE}{ROUTE}"));
-    let message = "error: the schema is newer than this program; use a newer Postrider (version: 999, supported: 1, file: app.db)";
+    let message = "error: the schema is newer than this program; use a newer Postrider (version: 999, supported: 2, file: app.db)";
     for arguments in [["status", "--store", "sqlite:app.db"], ["run", "--config", "p.toml"]] {
         refused(&workplace, &arguments, 4, message);
     }

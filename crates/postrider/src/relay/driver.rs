@@ -11,6 +11,7 @@ use postrider_core::{
     lease::Lease,
     log::{Cursor, Marks, Page, Resumed, Settlement},
     parked::{Cause, DuePage},
+    standstill::Reason,
     transport::Outcome,
 };
 use tokio::sync::watch;
@@ -106,6 +107,7 @@ impl LaneDriver {
             };
             let mut work = Work::new(&self, resumed);
             let ended = work.run(&mut self.orders).await;
+            self.context.standstills.forget(&self.lease.lane);
             self.settlements = work.lane.counts().commits;
             match ended {
                 Ended::Drained => {} // paused, or leaving: the orders say which
@@ -133,6 +135,9 @@ impl LaneDriver {
 /// In place of a time to ask whether a replay is over: it was asked, and the answer is under way.
 const FINISHING: Tick = Tick::MAX;
 
+/// A cursor that has waited so long for a message is worth a word.
+const STILL_AFTER: Duration = Duration::from_secs(5);
+
 /// A page whose records are not all passed yet.
 struct KeptPage {
     number: u64,
@@ -153,6 +158,8 @@ struct Work {
     under_way: FuturesUnordered<BoxFuture<'static, Done>>,
     durable_reported: u64,
     drain_by: Option<Tick>,
+    /// When the cursor last moved, or had nothing to pass.
+    moved_at: Tick,
     /// For a replay that has read its last record: when to ask the store whether it is over.
     finish_at: Option<Tick>,
 }
@@ -175,6 +182,7 @@ impl Work {
             under_way: FuturesUnordered::new(),
             durable_reported: 0,
             drain_by: None,
+            moved_at: driver.now(),
             finish_at: None,
         };
         work.wait_for_hint();
@@ -185,6 +193,7 @@ impl Work {
         let mut effects = Vec::new();
         loop {
             let now = ticks(self.context.runtime.now());
+            let renewed = orders.has_changed().unwrap_or(false);
             let wanted = *orders.borrow_and_update();
             // The store forgets a replay's lane when it is over, and a heartbeat may miss it before that answer is here.
             if wanted.fenced && !self.finishing() {
@@ -199,6 +208,9 @@ impl Work {
                 self.start(now, effect);
             }
             self.count();
+            if renewed {
+                self.say_what_it_waits_for(now);
+            }
             if self.drain_by.is_some_and(|by| now >= by) {
                 return Ended::Deadline;
             }
@@ -294,7 +306,10 @@ impl Work {
             Done::Read(Ok(page)) => self.page_read(now, &page),
             Done::Due(Ok(page)) => self.lane.due_read(now, page),
             Done::Recounted(Ok(resumed)) => self.lane.recounted(now, &resumed.blocked),
-            Done::Settled(Ok(())) => self.lane.settled(now, Settled::Done),
+            Done::Settled(Ok(())) => {
+                self.moved_at = now;
+                self.lane.settled(now, Settled::Done);
+            }
             Done::Finished(Ok(true)) => return Some(Ended::Finished),
             Done::Finished(Ok(false)) => self.finish_at = Some(now + ticks(Duration::from_millis(500))),
             Done::Hint => {
@@ -389,6 +404,18 @@ impl Work {
             self.context.stats.durable.fetch_add(new, std::sync::atomic::Ordering::Relaxed);
             self.durable_reported = durable;
         }
+    }
+
+    /// With every heartbeat: the next one tells the store.
+    fn say_what_it_waits_for(&mut self, now: Tick) {
+        let reason = if self.lane.idle() { None } else { self.lane.waits_for(now) };
+        if reason.is_none() {
+            self.moved_at = now;
+        }
+        let still = Duration::from_micros(now.saturating_sub(self.moved_at));
+        // A message that is simply on its way is no standstill.
+        let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
+        self.context.standstills.set(&self.lease.lane, still, reason.filter(worth_it));
     }
 
     fn tell(&self, note: Note) {

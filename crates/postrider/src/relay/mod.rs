@@ -19,6 +19,7 @@ mod lane;
 pub mod options;
 pub mod planted;
 mod route;
+mod standstills;
 mod supervisor;
 
 use std::{fmt, sync::Arc};
@@ -190,6 +191,7 @@ impl RelayBuilder {
             name: self.name.unwrap_or_else(|| format!("process {}", std::process::id())),
             routes: self.routes.iter().map(|route| Arc::clone(&route.name)).collect(),
             lease_life: self.options.lease_life,
+            standstills: Vec::new(),
         };
         let (stop, stopping) = watch::channel(false);
         let stats = Arc::new(Stats::default());
@@ -199,6 +201,7 @@ impl RelayBuilder {
             runtime,
             observer: self.observer.unwrap_or_else(|| Arc::new(TracingObserver)),
             stats,
+            standstills: standstills::Standstills::default(),
             options: self.options,
             #[cfg(feature = "planted")]
             plant: self.plant,

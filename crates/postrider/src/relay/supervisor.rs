@@ -22,6 +22,7 @@ use super::{
     options::Options,
     planted::Plant,
     route::Route,
+    standstills::Standstills,
 };
 use crate::runtime::Runtime;
 
@@ -31,6 +32,7 @@ pub(super) struct Context {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) stats: Arc<Stats>,
+    pub(super) standstills: Standstills,
     pub(super) options: Options,
     pub(super) plant: Plant,
 }
@@ -133,6 +135,7 @@ impl Supervisor {
 
     async fn beat(&mut self, stopping: bool) {
         self.give_back().await;
+        self.node.standstills = self.context.standstills.all();
         let sent_at = self.context.now();
         let roster = match self.context.log.heartbeat(&self.node).await {
             Ok(roster) => roster,
@@ -203,6 +206,7 @@ impl Supervisor {
 
     async fn lane_ended(&mut self, lane: &LaneId, ended: Ended) {
         let Some(running) = self.running.remove(lane) else { return };
+        self.context.standstills.forget(lane); // a driver that panicked has not done it
         self.count_lanes();
         self.context.observer.observe(&Event::LaneEnded { lane, how: ended.name() });
         match ended {

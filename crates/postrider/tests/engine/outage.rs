@@ -10,7 +10,7 @@ use postrider_testkit::fault::{Fault, FaultyPublisher, Mix};
 
 use crate::support::{Broker, Place, Running, Seen, Stuck, cause, message, retries, until};
 
-on_every_store!(an_outage_spends_no_attempts_and_ends_by_itself);
+on_every_store!(an_outage_spends_no_attempts_and_ends_by_itself, an_outage_is_told_in_the_store,);
 
 fn faulty(broker: &Broker) -> (FaultyPublisher, postrider_testkit::fault::PublisherFaults) {
     FaultyPublisher::new(Arc::new(broker.clone()))
@@ -45,6 +45,24 @@ async fn an_outage_spends_no_attempts_and_ends_by_itself(place: Place) {
     assert_eq!(observed.count(no_harm), 0);
     assert_eq!(broker.arrived_of("a"), ["a1", "a2"]);
     assert!(place.parked(ParkedState::Dead).await.is_empty());
+}
+
+async fn an_outage_is_told_in_the_store(place: Place) {
+    let broker = Broker::new();
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&place.log, [quick(broker.clone())]);
+    let said = async || {
+        let overview = place.overview().await;
+        overview.nodes.iter().flat_map(|node| &node.standstills).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    until("the node to say why", async || {
+        said().await.iter().any(|said| said.starts_with("lane all/0") && said.contains("takes nothing (down: "))
+    })
+    .await;
+    broker.accept();
+    until("the node to say no more", async || broker.has("a1") && said().await.is_empty()).await;
+    relay.drained().await;
 }
 
 #[tokio::test]

@@ -149,6 +149,7 @@ impl State {
             name: node.name.clone(),
             routes: node.routes.clone(),
             seen: now.since(node.seen_at),
+            standstills: node.standstills.clone(),
         });
         Overview {
             routes: shown.map(|(name, route)| self.route_status(name, route, now)).collect(),

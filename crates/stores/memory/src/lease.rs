@@ -87,8 +87,8 @@ impl State {
     }
 
     fn see(&mut self, node: &Node, now: Timestamp) {
-        let (name, routes) = (node.name.clone(), node.routes.clone());
-        self.nodes.insert(node.id, KnownNode { name, routes, lease_life: node.lease_life, seen_at: now });
+        let Node { name, routes, lease_life, standstills, id } = node.clone();
+        self.nodes.insert(id, KnownNode { name, routes, lease_life, standstills, seen_at: now });
     }
 
     fn roster(&self, now: Timestamp) -> Roster {

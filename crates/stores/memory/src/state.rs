@@ -6,6 +6,7 @@ use postrider_core::{
     Error, ErrorKind, Result,
     admin::{Actor, AuditEntry},
     lease::{Epoch, LaneId, Lease, NodeId, Reader},
+    standstill::Standstill,
     time::Timestamp,
 };
 
@@ -49,6 +50,7 @@ pub(crate) struct KnownNode {
     pub(crate) name: String,
     pub(crate) routes: Vec<Arc<str>>,
     pub(crate) lease_life: Duration,
+    pub(crate) standstills: Vec<Standstill>,
     pub(crate) seen_at: Timestamp,
 }
 

@@ -19,7 +19,13 @@ fn faulty() -> (MemoryStore, FaultyLog, LogFaults) {
 
 async fn owned(log: &dyn Log) -> (Node, Lease) {
     let lease_life = std::time::Duration::from_hours(1);
-    let node = Node { id: NodeId::generate(), name: "n".into(), routes: vec!["r".into()], lease_life };
+    let node = Node {
+        id: NodeId::generate(),
+        name: "n".into(),
+        routes: vec!["r".into()],
+        lease_life,
+        standstills: Vec::new(),
+    };
     let topics = TopicFilter::all();
     let route = RouteSpec { name: "r".into(), topics, order: Order::Key, lanes: 1, start: Start::Oldest };
     log.register(&node, &[route]).await.expect("register");

@@ -18,8 +18,13 @@ use postrider_store_memory::{Memory, MemoryStore};
 #[tokio::test]
 async fn redriving_a_dead_row_of_a_finished_replay_brings_its_lane_back() {
     let store = MemoryStore::new();
-    let node =
-        Node { id: NodeId::generate(), name: "n".into(), routes: Vec::new(), lease_life: Duration::from_hours(1) };
+    let node = Node {
+        id: NodeId::generate(),
+        name: "n".into(),
+        routes: Vec::new(),
+        lease_life: Duration::from_hours(1),
+        standstills: Vec::new(),
+    };
     let topics = TopicFilter::all();
     let route = RouteSpec { name: "r".into(), topics, order: Order::Key, lanes: 1, start: Start::Oldest };
     store.register(&node, &[route]).await.unwrap();

@@ -10,6 +10,7 @@ use postrider_core::{
     Error,
     lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Roster, RouteSpec, Start},
     log::Cursor,
+    standstill::Standstill,
     time::Timestamp,
     topic::check_name,
 };
@@ -29,8 +30,8 @@ use crate::{
 pub const LANES_MAX: u32 = 1024;
 
 const SEE: &str = "
-INSERT INTO {node} (id, name, routes, lease_life, seen_at) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, seen_at = $5";
+INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = $6";
 
 const FORGET_DEAD: &str = "DELETE FROM {node} WHERE seen_at + lease_life * interval '1 microsecond' <= $1";
 
@@ -206,7 +207,8 @@ pub(crate) async fn heartbeat(db: &Db<'_>, node: &Node) -> Work<Roster> {
 async fn see(db: &Db<'_>, node: &Node, now: Timestamp) -> Work<()> {
     let routes = serde_json::to_string(&node.routes).expect("names are JSON");
     let life = Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX);
-    db.execute(SEE, &[&node.id.0, &node.name, &routes, &life, &Instant(now)]).await?;
+    let standstills = Standstill::encode(&node.standstills);
+    db.execute(SEE, &[&node.id.0, &node.name, &routes, &life, &standstills, &Instant(now)]).await?;
     Ok(())
 }
 

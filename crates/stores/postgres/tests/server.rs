@@ -85,7 +85,13 @@ impl Post {
 
 fn node() -> Node {
     let lease_life = Duration::from_secs(3600);
-    Node { id: NodeId::generate(), name: "test".to_owned(), routes: vec!["r".into()], lease_life }
+    Node {
+        id: NodeId::generate(),
+        name: "test".to_owned(),
+        routes: vec!["r".into()],
+        lease_life,
+        standstills: Vec::new(),
+    }
 }
 
 async fn take(store: &PostgresStore, route: &str) -> Lease {

@@ -205,7 +205,13 @@ async fn relay(world: Arc<World>, store: PostgresStore, seed: u64) {
     let spec = RouteSpec { name: "r".into(), topics, order, lanes: 1, start };
     loop {
         let lease_life = Duration::from_secs(3600);
-        let node = Node { id: NodeId::generate(), name: "relay".into(), routes: vec!["r".into()], lease_life };
+        let node = Node {
+            id: NodeId::generate(),
+            name: "relay".into(),
+            routes: vec!["r".into()],
+            lease_life,
+            standstills: Vec::new(),
+        };
         store.register(&node, std::slice::from_ref(&spec)).await.unwrap();
         if store.acquire(&lane, &node).await.unwrap().is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -12,6 +12,7 @@ use std::{
 use postrider_core::{
     Error,
     lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Roster, RouteSpec, Start},
+    standstill::Standstill,
     time::Timestamp,
     topic::check_name,
 };
@@ -28,8 +29,8 @@ use crate::{
 pub const LANES_MAX: u32 = 1024;
 
 const SEE: &str = "
-INSERT INTO {p}node (id, name, routes, lease_life, seen_at) VALUES (?1, ?2, ?3, ?4, ?5)
-    ON CONFLICT (id) DO UPDATE SET name = ?2, routes = ?3, lease_life = ?4, seen_at = ?5";
+INSERT INTO {p}node (id, name, routes, lease_life, standstills, seen_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    ON CONFLICT (id) DO UPDATE SET name = ?2, routes = ?3, lease_life = ?4, standstills = ?5, seen_at = ?6";
 
 const FORGET_DEAD: &str = "DELETE FROM {p}node WHERE seen_at + lease_life <= ?1";
 
@@ -140,7 +141,8 @@ pub(crate) fn heartbeat(db: &Db, node: &Node, now: Timestamp) -> Work<Roster> {
 fn see(db: &Db, node: &Node, now: Timestamp) -> Work<()> {
     let routes = serde_json::to_string(&node.routes).expect("names are JSON");
     let life = Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX);
-    db.statement(SEE)?.execute(params![node.id.0.as_bytes(), node.name, routes, life, now.as_micros()])?;
+    let standstills = Standstill::encode(&node.standstills);
+    db.statement(SEE)?.execute(params![node.id.0.as_bytes(), node.name, routes, life, standstills, now.as_micros()])?;
     Ok(())
 }
 

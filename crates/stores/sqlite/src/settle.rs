@@ -96,7 +96,13 @@ mod tests {
         migrations::apply(&connection, &Sqlite::default()).unwrap();
         let db = Db::new(connection, Sqlite::default());
         let lease_life = std::time::Duration::from_secs(60);
-        let node = Node { id: NodeId::generate(), name: "test".into(), routes: vec!["r".into()], lease_life };
+        let node = Node {
+            id: NodeId::generate(),
+            name: "test".into(),
+            routes: vec!["r".into()],
+            lease_life,
+            standstills: Vec::new(),
+        };
         let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
         let spec = RouteSpec { name: "r".into(), topics, order, lanes: 1, start };
         db.write(|db, now| lease::register(db, &node, &[spec], now)).unwrap();

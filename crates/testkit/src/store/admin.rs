@@ -6,9 +6,10 @@ use postrider_core::{
     ErrorKind,
     admin::{Actor, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus},
     envelope::{Envelope, MessageId},
-    lease::{ReplayFilter, RouteSpec},
+    lease::{Node, ReplayFilter, RouteSpec},
     log::Settlement,
     parked::{Cause, Parked, ParkedState},
+    standstill::{Reason, Standstill},
     topic::TopicFilter,
 };
 
@@ -106,6 +107,18 @@ pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
     let [node] = overview.nodes.as_slice() else { panic!("one live node, not {:?}", overview.nodes) };
     assert_eq!((node.id, &node.name, &node.routes), (owner.node.id, &owner.node.name, &owner.node.routes));
     assert!(node.seen < HOUR, "time since its last heartbeat: {:?}", node.seen);
+}
+
+/// What a node says of its lanes is kept with its heartbeat, and only until the next one.
+pub async fn a_node_says_why_its_lanes_stand_still(store: Arc<dyn Fixture>) {
+    let owner = Owner::of(&*store, &route("r")).await;
+    let cause = Cause::new("refused", "connection \"refused\"");
+    let standstill = Standstill { lane: owner.lease.lane.clone(), seconds: 7, reason: Reason::Unavailable { cause } };
+    let troubled = Node { standstills: vec![standstill.clone()], ..owner.node.clone() };
+    store.log().heartbeat(&troubled).await.expect("heartbeat");
+    assert_eq!(overview(&*store).await.nodes[0].standstills, [standstill]);
+    store.log().heartbeat(&owner.node).await.expect("heartbeat");
+    assert_eq!(overview(&*store).await.nodes[0].standstills, []);
 }
 
 /// Every field of the filter chooses.

@@ -99,6 +99,7 @@ macro_rules! store_conformance {
                 scheduled_records_have_no_pending_age
                 pending_counts_every_lane
                 the_overview_shows_what_there_is
+                a_node_says_why_its_lanes_stand_still
                 parked_rows_are_filtered
                 parked_rows_are_paged
                 a_listed_row_says_how_it_stands

@@ -134,7 +134,13 @@ impl Owner {
 #[must_use]
 pub fn node(routes: &[&str], lease_life: Duration) -> Node {
     let id = NodeId::generate();
-    Node { id, name: format!("node-{id}"), routes: routes.iter().map(|&r| r.into()).collect(), lease_life }
+    Node {
+        id,
+        name: format!("node-{id}"),
+        routes: routes.iter().map(|&r| r.into()).collect(),
+        lease_life,
+        standstills: Vec::new(),
+    }
 }
 
 /// A route that reads everything from the beginning, in order of key, in one lane.

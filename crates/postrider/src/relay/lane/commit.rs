@@ -76,7 +76,7 @@ impl Lane {
         if !self.change.is_empty() || !self.remove.is_empty() {
             return;
         }
-        if self.stalled && now >= self.recount_at && !self.draining {
+        if self.stalled.is_some() && now >= self.recount_at && !self.draining {
             self.recount_at = now + ticks(self.options.poll_max);
             self.control = Control::Counting;
             out.push(Effect::Recount);
@@ -117,7 +117,7 @@ impl Lane {
         match &self.control {
             Control::Idle => {
                 let due = if self.due_is_wanted(Tick::MAX) { self.due_at } else { Tick::MAX };
-                let recount = if self.stalled && !self.draining { self.recount_at } else { Tick::MAX };
+                let recount = if self.stalled.is_some() && !self.draining { self.recount_at } else { Tick::MAX };
                 due.min(recount).min(self.settle_at.unwrap_or(Tick::MAX))
             }
             Control::Due | Control::Counting | Control::Committing(_) => Tick::MAX,
@@ -136,8 +136,8 @@ impl Lane {
             match self.pass(now, e) {
                 Pass::Stop => break,
                 Pass::Limit(limit) => {
-                    self.stalled = true;
-                    if !stalled_before || slots > 0 {
+                    self.stalled = Some(limit);
+                    if stalled_before.is_none() || slots > 0 {
                         self.notes.push(Note::Stalled { record: self.entries.record(e).clone(), limit });
                     }
                     break;

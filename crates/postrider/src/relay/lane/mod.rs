@@ -32,6 +32,7 @@ mod due;
 mod entry;
 mod line;
 mod outcome;
+mod standstill;
 mod window;
 
 use std::{
@@ -199,6 +200,8 @@ pub(crate) struct Lane {
     /// One past the last slot that was ever handed to the publisher.
     furthest: u64,
     breaker: Breaker,
+    /// What opened the breaker, or what the last probe said.
+    outage: Option<Cause>,
     paused_until: Tick,
     tokens: dispatch::Tokens,
 
@@ -214,7 +217,8 @@ pub(crate) struct Lane {
     due_read_at: Tick,
     /// Timed rows that the last due read brought and that could not be taken.
     passed_over: u32,
-    stalled: bool,
+    /// The limit that keeps the cursor where it is.
+    stalled: Option<&'static str>,
     recount_at: Tick,
     counts: Counts,
     notes: Vec<Note>,
@@ -243,6 +247,7 @@ impl Lane {
             in_flight: 0,
             furthest: 0,
             breaker,
+            outage: None,
             paused_until: 0,
             tokens: dispatch::Tokens::new(options.rate),
             control: Control::Idle,
@@ -254,7 +259,7 @@ impl Lane {
             due_at: 0,
             due_read_at: 0,
             passed_over: 0,
-            stalled: false,
+            stalled: None,
             recount_at: 0,
             counts: Counts { commits: settlements, ..Counts::default() },
             notes: Vec::new(),

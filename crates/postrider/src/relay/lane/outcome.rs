@@ -279,14 +279,21 @@ impl Lane {
 
     fn tell_breaker(&mut self, now: Tick, batch: u32, answer: Answer) {
         let random = self.chance();
-        match self.breaker.returned(now, batch, answer.answered, answer.refused.is_some(), random) {
+        let change = self.breaker.returned(now, batch, answer.answered, answer.refused.is_some(), random);
+        if let Some(cause) = &answer.refused {
+            self.outage = Some(cause.clone());
+        }
+        match change {
             Change::None => {}
             Change::Opened => {
                 let cause =
                     answer.refused.unwrap_or_else(|| Cause::new("unavailable", "the destination does not answer"));
                 self.notes.push(Note::BreakerOpened { cause });
             }
-            Change::Closed => self.notes.push(Note::BreakerClosed),
+            Change::Closed => {
+                self.outage = None;
+                self.notes.push(Note::BreakerClosed);
+            }
         }
     }
 

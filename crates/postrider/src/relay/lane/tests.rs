@@ -8,6 +8,7 @@ use postrider_core::{
     log::{Record, RecordRef},
     parked::{BlockedKey, Cause, DueLine, DuePage, DueRow, Ordinal, Parked},
     retry::{Backoff, Jitter, RetryPolicy},
+    standstill::{MessageState, Reason},
     time::Timestamp,
     transport::Outcome,
 };
@@ -404,6 +405,7 @@ fn a_lane_that_stands_still_at_a_limit_says_so_once() {
     };
     assert_eq!(said(&stalled), [("a2".to_owned(), "held_rows_max")]);
     lane.settled(0, Settled::Done);
+    assert!(matches!(lane.waits_for(0), Some(Reason::Limit { limit, .. }) if limit == "held_rows_max"));
 
     assert_eq!(poll(&mut lane, 0).recounts, 1, "an operator may have made room");
     lane.recounted(0, &[BlockedKey { key: key("a"), rows: 1 }]);
@@ -413,4 +415,24 @@ fn a_lane_that_stands_still_at_a_limit_says_so_once() {
     assert_eq!((again.recounts, again.labels().len()), (1, 0));
     lane.recounted(ticks(options().poll_max), &[]);
     assert_eq!(poll(&mut lane, ticks(options().poll_max)).labels(), ["a2"], "the dead one was discarded");
+}
+
+#[test]
+fn a_lane_tells_what_it_waits_for() {
+    let mut lane = lane(options(), &["a1", "a2"]);
+    let state = |lane: &mut Lane, now| match lane.waits_for(now) {
+        Some(Reason::Message { state, attempts, cause, .. }) => (state, attempts, cause.map(|c| c.code().to_owned())),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(state(&mut lane, 0), (MessageState::Turn, 0, None));
+    let asked = poll(&mut lane, 0);
+    assert_eq!(state(&mut lane, 0), (MessageState::Answer, 0, None));
+    answer(&mut lane, 0, &asked, &Outcome::Throttled(Duration::from_secs(1)));
+    assert_eq!(lane.waits_for(0), Some(Reason::Throttled));
+    let later = ticks(Duration::from_secs(2));
+    let asked = poll(&mut lane, later);
+    answer(&mut lane, later, &asked, &rejected());
+    let (state, attempts, cause) = state(&mut lane, later);
+    assert_eq!((state, attempts), (MessageState::Retry, 1));
+    assert!(cause.is_some());
 }

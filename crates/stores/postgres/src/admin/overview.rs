@@ -10,6 +10,7 @@ use postrider_core::{
     admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
     lease::NodeId,
     parked::ParkedState,
+    standstill::Standstill,
     time::Timestamp,
 };
 
@@ -33,7 +34,7 @@ const COUNTED_MAX: i64 = 200_000;
 const SCAN_ROWS: i64 = 10_000;
 
 const NODES: &str = "
-SELECT id, name, routes, seen_at
+SELECT id, name, routes, seen_at, standstills
   FROM {node}
  WHERE seen_at + lease_life * interval '1 microsecond' > $1
  ORDER BY id";
@@ -165,7 +166,8 @@ async fn nodes(db: &Db<'_>, now: Timestamp) -> Work<Vec<NodeStatus>> {
     for row in db.query(NODES, &[&Instant(now)]).await? {
         let routes = lease::names(row.try_get(2)?)?;
         let seen = now.since(row.try_get::<_, Instant>(3)?.0);
-        nodes.push(NodeStatus { id: NodeId(row.try_get(0)?), name: row.try_get(1)?, routes, seen });
+        let standstills = Standstill::decode(row.try_get(4)?);
+        nodes.push(NodeStatus { id: NodeId(row.try_get(0)?), name: row.try_get(1)?, routes, seen, standstills });
     }
     Ok(nodes)
 }

@@ -19,7 +19,10 @@ use crate::{
 };
 
 /// Every migration, oldest first. Append only.
-const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") },
+    Migration { version: 2, name: "standstills", template: include_str!("0002_standstills.sql") },
+];
 
 /// The version that this program works with.
 pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
     parked::ParkedState,
+    standstill::Standstill,
     time::Timestamp,
 };
 use rusqlite::params;
@@ -30,7 +31,7 @@ const OLDEST_WAITING: &str =
     "SELECT min(enqueued_at) FROM {p}parked WHERE route = ?1 AND state IN ('retrying', 'held')";
 
 const NODES: &str = "
-SELECT id, name, routes, seen_at
+SELECT id, name, routes, seen_at, standstills
   FROM {p}node
  WHERE seen_at + lease_life > ?1
  ORDER BY id";
@@ -113,7 +114,8 @@ fn nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStatus>> {
     while let Some(row) = rows.next()? {
         let routes: Vec<Arc<str>> = lease::names(&row.get::<_, String>(2)?)?;
         let seen = now.since(Timestamp::from_micros(row.get(3)?));
-        nodes.push(NodeStatus { id: lease::node_id(row.get(0)?), name: row.get(1)?, routes, seen });
+        let standstills = Standstill::decode(&row.get::<_, String>(4)?);
+        nodes.push(NodeStatus { id: lease::node_id(row.get(0)?), name: row.get(1)?, routes, seen, standstills });
     }
     Ok(nodes)
 }

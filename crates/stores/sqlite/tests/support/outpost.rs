@@ -61,7 +61,13 @@ pub(crate) async fn take(store: &SqliteStore) -> Lease {
 /// A node that serves the route `r`.
 pub(crate) fn node() -> Node {
     let lease_life = Duration::from_secs(3600);
-    Node { id: NodeId::generate(), name: "test".to_owned(), routes: vec!["r".into()], lease_life }
+    Node {
+        id: NodeId::generate(),
+        name: "test".to_owned(),
+        routes: vec!["r".into()],
+        lease_life,
+        standstills: Vec::new(),
+    }
 }
 
 pub(crate) fn envelopes(count: usize) -> Vec<Envelope> {

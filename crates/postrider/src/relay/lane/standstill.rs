@@ -1,0 +1,35 @@
+//! What a lane waits for, for whoever asks why nothing moves. Nothing is decided by it.
+
+use postrider_core::{
+    parked::Cause,
+    standstill::{MessageState, Reason},
+};
+
+use super::{Lane, Tick, entry::State};
+
+impl Lane {
+    /// What keeps the cursor where it is; `None` if there is nothing that it could pass.
+    pub(crate) fn waits_for(&mut self, now: Tick) -> Option<Reason> {
+        if self.breaker.is_open() {
+            let silent = || Cause::new("unavailable", "the destination does not answer");
+            return Some(Reason::Unavailable { cause: self.outage.clone().unwrap_or_else(silent) });
+        }
+        if self.paused_until > now {
+            return Some(Reason::Throttled);
+        }
+        let done = self.window.count_done(&self.entries);
+        let e = self.window.get(done).or_else(|| self.window.get(0))?;
+        let (message, entry) = (self.entries.record(e).envelope.id, &self.entries[e]);
+        if let Some(limit) = self.stalled {
+            return Some(Reason::Limit { limit: limit.to_owned(), message });
+        }
+        let state = match entry.state {
+            State::InFlight => MessageState::Answer,
+            State::Again | State::Retry => MessageState::Retry,
+            State::Waiting => MessageState::Turn,
+            State::Dead { .. } | State::Scheduled | State::Parking { .. } | State::Done => MessageState::Commit,
+        };
+        let cause = self.entries.trouble_of(e).and_then(|trouble| trouble.cause.clone());
+        Some(Reason::Message { message, state, attempts: entry.attempts, cause })
+    }
+}
