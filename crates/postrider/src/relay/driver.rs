@@ -12,12 +12,13 @@ use postrider_core::{
     log::{Cursor, Marks, Page, Resumed, Settlement},
     parked::{Cause, DuePage},
     standstill::Reason,
+    time::Timestamp,
     transport::Outcome,
 };
 use tokio::sync::watch;
 
 use super::{
-    events::Event,
+    events::{Event, Progress},
     lane::{Commit, Effect, Lane, Mark, Note, Settled, Tick, ticks},
     planted::Plant,
     route::{DeadLetter, Route},
@@ -61,13 +62,19 @@ impl Ended {
 
 /// One operation has finished.
 enum Done {
-    Read(Result<Page>),
+    Read(Result<Page>, Tick),
     Due(Result<DuePage>),
     Recounted(Result<Resumed>),
-    Settled(Result<()>),
-    Published(u32, Vec<Outcome>),
+    Settled(Result<()>, Tick),
+    Published(u32, Vec<Outcome>, Sent),
     Finished(Result<bool>),
     Hint,
+}
+
+/// What is remembered of a batch until its outcomes come.
+struct Sent {
+    at: Tick,
+    enqueued_at: Vec<Timestamp>,
 }
 
 pub(super) struct LaneDriver {
@@ -259,19 +266,21 @@ impl Work {
         match effect {
             Effect::Read { limit } => {
                 let after = self.cursor.clone();
-                self.begin(async move { Done::Read(log.read(&lease, &after, limit).await) });
+                self.begin(async move { Done::Read(log.read(&lease, &after, limit).await, now) });
             }
             Effect::ReadDue { limit } => self.begin(async move { Done::Due(log.due(&lease, limit).await) }),
             Effect::Recount => self.begin(async move { Done::Recounted(log.resume(&lease).await) }),
             Effect::Settle(commit) => {
                 let settlement = self.settlement(&commit);
                 self.context.stats.settles.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                self.begin(async move { Done::Settled(log.settle(&lease, &settlement).await) });
+                self.begin(async move { Done::Settled(log.settle(&lease, &settlement).await, now) });
             }
             Effect::Publish { batch, records } => {
                 self.context.stats.publishes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let publisher = Arc::clone(&self.route.publisher);
                 let count = records.len();
+                self.progress(&Progress::Publishing { messages: count });
+                let sent = Sent { at: now, enqueued_at: records.iter().map(|record| record.enqueued_at).collect() };
                 let too_late = sleep(&self.context, now + ticks(self.route.publish_timeout));
                 self.begin(async move {
                     let outcomes = tokio::select! {
@@ -279,7 +288,7 @@ impl Work {
                         outcomes = publisher.publish(records) => outcomes,
                         () = too_late => vec![Outcome::Unknown(Cause::new("timeout", "no answer in time")); count],
                     };
-                    Done::Published(batch, outcomes)
+                    Done::Published(batch, outcomes, sent)
                 });
             }
             Effect::Note(note) => self.tell(note),
@@ -302,11 +311,19 @@ impl Work {
     fn take(&mut self, done: Done) -> Option<Ended> {
         let now = ticks(self.context.runtime.now());
         match done {
-            Done::Published(batch, outcomes) => self.lane.published(now, batch, outcomes),
-            Done::Read(Ok(page)) => self.page_read(now, &page),
+            Done::Published(batch, outcomes, sent) => {
+                let (enqueued_at, took) = (&sent.enqueued_at[..], since(now, sent.at));
+                self.progress(&Progress::Published { outcomes: &outcomes, enqueued_at, took });
+                self.lane.published(now, batch, outcomes);
+            }
+            Done::Read(Ok(page), asked_at) => {
+                self.progress(&Progress::Read { records: page.records.len(), took: since(now, asked_at) });
+                self.page_read(now, &page);
+            }
             Done::Due(Ok(page)) => self.lane.due_read(now, page),
             Done::Recounted(Ok(resumed)) => self.lane.recounted(now, &resumed.blocked),
-            Done::Settled(Ok(())) => {
+            Done::Settled(Ok(()), asked_at) => {
+                self.progress(&Progress::Settled { took: since(now, asked_at) });
                 self.moved_at = now;
                 self.lane.settled(now, Settled::Done);
             }
@@ -317,18 +334,18 @@ impl Work {
                 self.wait_for_hint();
             }
             // Perhaps because the replay is over: `finish` will say.
-            Done::Read(Err(error)) if error.is_fenced() && self.finishing() => self.lane.read_failed(now),
+            Done::Read(Err(error), _) if error.is_fenced() && self.finishing() => self.lane.read_failed(now),
             Done::Due(Err(error)) if error.is_fenced() && self.finishing() => self.lane.due_failed(now),
-            Done::Read(Err(error))
+            Done::Read(Err(error), _)
             | Done::Due(Err(error))
             | Done::Recounted(Err(error))
-            | Done::Settled(Err(error))
+            | Done::Settled(Err(error), _)
             | Done::Finished(Err(error))
                 if error.is_fenced() =>
             {
                 return Some(Ended::Fenced);
             }
-            Done::Read(Err(error)) => {
+            Done::Read(Err(error), _) => {
                 self.store_failed("read", &error);
                 self.lane.read_failed(now);
             }
@@ -340,7 +357,7 @@ impl Work {
                 self.store_failed("resume", &error);
                 self.lane.recount_failed();
             }
-            Done::Settled(Err(error)) => {
+            Done::Settled(Err(error), _) => {
                 self.store_failed("settle", &error);
                 self.lane.settled(now, Settled::Perhaps);
             }
@@ -412,10 +429,14 @@ impl Work {
         if reason.is_none() {
             self.moved_at = now;
         }
-        let still = Duration::from_micros(now.saturating_sub(self.moved_at));
+        let still = since(now, self.moved_at);
         // A message that is simply on its way is no standstill.
         let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
         self.context.standstills.set(&self.lease.lane, still, reason.filter(worth_it));
+    }
+
+    fn progress(&self, progress: &Progress<'_>) {
+        self.context.observer.progress(&self.lease.lane, progress);
     }
 
     fn tell(&self, note: Note) {
@@ -444,6 +465,10 @@ impl Work {
     fn store_failed(&self, operation: &'static str, error: &Error) {
         self.context.observer.observe(&Event::StoreFailed { operation, error });
     }
+}
+
+fn since(now: Tick, then: Tick) -> Duration {
+    Duration::from_micros(now.saturating_sub(then))
 }
 
 fn sleep(context: &Context, at: Tick) -> BoxFuture<'static, ()> {

@@ -3,7 +3,10 @@
 //! This is a contract: tests assert it. Adapters neither log nor count what they return; it is done here, once.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,6 +15,8 @@ use postrider_core::{
     envelope::MessageId,
     lease::{Epoch, LaneId},
     parked::Cause,
+    time::Timestamp,
+    transport::Outcome,
 };
 
 /// Something that happened.
@@ -97,10 +102,58 @@ pub enum Event<'a> {
     },
 }
 
+/// The work itself, batch by batch: what counters and histograms are made of.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Progress<'a> {
+    /// A page was read.
+    Read {
+        /// How many records it has.
+        records: usize,
+        /// How long the store took.
+        took: Duration,
+    },
+    /// A batch was handed to the publisher.
+    Publishing {
+        /// How many messages it has.
+        messages: usize,
+    },
+    /// A batch has come back.
+    Published {
+        /// What became of each message.
+        outcomes: &'a [Outcome],
+        /// When each was enqueued, by the store's clock.
+        enqueued_at: &'a [Timestamp],
+        /// From handing over to the answer.
+        took: Duration,
+    },
+    /// The cursor moved, or rows were changed, in one commit.
+    Settled {
+        /// How long the store took.
+        took: Duration,
+    },
+}
+
 /// Who is told. Calls come from the relay's own tasks and must not block.
 pub trait Observer: Send + Sync {
     /// Something happened.
     fn observe(&self, event: &Event<'_>);
+
+    /// A lane did a piece of its work. Called for every batch, so whatever is done here must be cheap. Default: nothing.
+    fn progress(&self, lane: &LaneId, progress: &Progress<'_>) {
+        let _ = (lane, progress);
+    }
+}
+
+/// Tells several.
+impl Observer for Vec<Arc<dyn Observer>> {
+    fn observe(&self, event: &Event<'_>) {
+        self.iter().for_each(|observer| observer.observe(event));
+    }
+
+    fn progress(&self, lane: &LaneId, progress: &Progress<'_>) {
+        self.iter().for_each(|observer| observer.progress(lane, progress));
+    }
 }
 
 /// Writes every event as a line of `tracing`, under the target `postrider::relay`.
