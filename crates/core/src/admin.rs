@@ -42,6 +42,8 @@ pub struct Overview {
     pub nodes: Vec<NodeStatus>,
     /// Records in the log, delivered ones included.
     pub records: u64,
+    /// When this was looked at, by the store's clock.
+    pub at: Timestamp,
 }
 
 /// How one route is doing.
@@ -81,6 +83,8 @@ pub struct ParkedCounts {
     pub held: u64,
     /// Waiting for an operator.
     pub dead: u64,
+    /// Those of the dead that block their key: as many keys wait for an operator.
+    pub blocking: u64,
 }
 
 impl ParkedCounts {

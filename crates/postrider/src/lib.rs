@@ -51,10 +51,13 @@
 //! | `postgres` | the PostgreSQL store, with tokio-postgres transactions |
 //! | `sqlx-postgres` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
+//! | `metrics` | metrics of a relay, as text for Prometheus |
 
 #[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
 mod guides;
 pub mod handler;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod outbox;
 pub mod relay;
 pub mod runtime;

@@ -155,6 +155,7 @@ impl State {
             routes: shown.map(|(name, route)| self.route_status(name, route, now)).collect(),
             nodes: nodes.collect(),
             records: self.records.count(),
+            at: now,
         }
     }
 
@@ -163,6 +164,7 @@ impl State {
         let (pending, mut oldest_pending_age) = self.pending(route, now);
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
+            parked.blocking += u64::from(row.state == ParkedState::Dead && row.blocks);
             if matches!(row.state, ParkedState::Retrying | ParkedState::Held) {
                 oldest_pending_age = oldest_pending_age.max(Some(now.since(row.record.enqueued_at)));
             }

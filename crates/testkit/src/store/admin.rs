@@ -96,7 +96,7 @@ pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
     let names: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
     assert_eq!(names, ["r", "s"], "routes by name");
     let r = of(&overview, "r");
-    assert_eq!(r.parked, ParkedCounts { scheduled: 1, retrying: 1, held: 2, dead: 2 });
+    assert_eq!(r.parked, ParkedCounts { scheduled: 1, retrying: 1, held: 2, dead: 2, blocking: 1 });
     assert_eq!((r.lanes.len(), r.lanes[0].owner, r.lanes[0].epoch), (1, Some(owner.node.id), owner.lease.epoch));
     assert!(!r.lanes[0].cursor.is_empty(), "the cursor is described for people");
     assert!(r.replay_of.is_none() && r.paused.is_none());

@@ -51,7 +51,7 @@ pub(super) async fn overview(db: &Db<'_>, block_bits: u32) -> Work<Overview> {
             routes.push(log.route_status(db, route, &lanes, &counts).await?);
         }
     }
-    Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await? })
+    Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await?, at: now })
 }
 
 /// Exact while the log is small; for a large leaf the span of its numbers, which counts what was rolled back too.
@@ -71,6 +71,8 @@ async fn records(db: &Db<'_>) -> Work<u64> {
 
 /// What waits in the parked rows for anything but its time or an operator.
 const OLDEST_WAITING: &str = "SELECT min(enqueued_at) FROM {parked} WHERE route = $1 AND state IN ('retrying', 'held')";
+
+const BLOCKING: &str = "SELECT count(*) FROM {parked} WHERE route = $1 AND in_line AND state = 'dead'";
 
 /// The log at the moment of the look.
 struct Log {
@@ -95,6 +97,7 @@ impl Log {
             let count = counts.get(&(route.name.to_string(), state.name().to_owned()));
             *parked.of_mut(state) = count.copied().unwrap_or(0);
         }
+        parked.blocking = db.query_one(BLOCKING, &[&&*route.name]).await?.try_get::<_, i64>(0)?.unsigned_abs();
         let lanes = lanes.iter().map(|lane| LaneStatus {
             number: lane.number,
             owner: lane.owner,

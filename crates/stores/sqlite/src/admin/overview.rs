@@ -30,6 +30,8 @@ const RECORDS: &str = "SELECT coalesce(max(seq) - min(seq) + 1, 0) FROM {p}log";
 const OLDEST_WAITING: &str =
     "SELECT min(enqueued_at) FROM {p}parked WHERE route = ?1 AND state IN ('retrying', 'held')";
 
+const BLOCKING: &str = "SELECT count(*) FROM {p}parked WHERE route = ?1 AND in_line AND state = 'dead'";
+
 const NODES: &str = "
 SELECT id, name, routes, seen_at, standstills
   FROM {p}node
@@ -47,7 +49,7 @@ pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
         }
     }
     let records: i64 = db.statement(RECORDS)?.query_row([], |row| row.get(0))?;
-    Ok(Overview { routes, nodes: nodes(db, now)?, records: records.unsigned_abs() })
+    Ok(Overview { routes, nodes: nodes(db, now)?, records: records.unsigned_abs(), at: now })
 }
 
 fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timestamp) -> Work<RouteStatus> {
@@ -60,6 +62,8 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
             *parked.of_mut(state) = rows;
         }
     }
+    let blocking: i64 = db.statement(BLOCKING)?.query_row([&*route.name], |row| row.get(0))?;
+    parked.blocking = blocking.unsigned_abs();
     let lanes = lanes.iter().map(|lane| LaneStatus {
         number: lane.number,
         owner: lane.owner,

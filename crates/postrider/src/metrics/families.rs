@@ -1,0 +1,170 @@
+//! Every metric that there is: name, meaning, labels. The reference page is generated from here.
+
+use std::{fmt::Debug, sync::atomic::AtomicU64};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeMetric},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+/// From half a millisecond to a minute.
+const DURATIONS: [f64; 15] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OfRoute {
+    pub(super) route: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OfCause {
+    pub(super) route: String,
+    pub(super) cause: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Attempt {
+    pub(super) route: String,
+    pub(super) outcome: &'static str,
+    pub(super) cause: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OfOperation {
+    pub(super) operation: &'static str,
+}
+
+type Seconds = Gauge<f64, AtomicU64>;
+type Durations = Family<OfRoute, Histogram, fn() -> Histogram>;
+
+/// One field a metric.
+#[derive(Debug)]
+pub(super) struct Families {
+    // Shown: read from the store when somebody looks.
+    pub(super) oldest_pending_age: Family<OfRoute, Seconds>,
+    pub(super) pending: Family<OfRoute, Gauge>,
+    pub(super) scheduled: Family<OfRoute, Gauge>,
+    pub(super) retrying: Family<OfRoute, Gauge>,
+    pub(super) held: Family<OfRoute, Gauge>,
+    pub(super) dead_letters: Family<OfCause, Gauge>,
+    pub(super) parked_keys: Family<OfRoute, Gauge>,
+    pub(super) route_paused: Family<OfRoute, Gauge>,
+    pub(super) lanes_unowned: Family<OfRoute, Gauge>,
+    pub(super) nodes: Gauge,
+    pub(super) log_records: Gauge,
+    pub(super) clock_offset: Seconds,
+    // This node's own lanes.
+    pub(super) in_flight: Family<OfRoute, Gauge>,
+    pub(super) circuit_open: Family<OfRoute, Gauge>,
+    // Counted as it happens.
+    pub(super) enqueued: Family<OfRoute, Counter>,
+    pub(super) attempts: Family<Attempt, Counter>,
+    pub(super) delivered: Family<OfRoute, Counter>,
+    pub(super) dead_lettered: Family<OfCause, Counter>,
+    pub(super) takeovers: Family<OfRoute, Counter>,
+    pub(super) stale_epoch_rejections: Family<OfRoute, Counter>,
+    pub(super) store_failures: Family<OfOperation, Counter>,
+    pub(super) purged: Counter,
+    pub(super) delivery_duration: Durations,
+    pub(super) delivery_latency: Durations,
+    pub(super) claim_duration: Durations,
+    pub(super) settle_duration: Durations,
+}
+
+impl Families {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The version of this program", info);
+        let durations = || Durations::new_with_constructor(|| Histogram::new(DURATIONS));
+        let mut add = Adder(registry);
+        Self {
+            oldest_pending_age: add.seconds(
+                "outbox_oldest_pending_age",
+                "Age of the oldest message that waits to be delivered, by the store's clock; 0 if none waits",
+            ),
+            pending: add.plain("outbox_pending", "Messages that no cursor has passed; counted up to 100000"),
+            scheduled: add.plain("outbox_scheduled", "Messages parked until their time"),
+            retrying: add.plain("outbox_retrying", "Messages parked until their next attempt"),
+            held: add.plain("outbox_held", "Messages parked behind a head of their key"),
+            dead_letters: add.plain("dead_letters", "Messages given up that wait for an operator, by cause"),
+            parked_keys: add.plain("parked_keys", "Keys that wait for an operator because their head is dead"),
+            route_paused: add.plain("route_paused", "1 while an operator has paused the route"),
+            lanes_unowned: add.plain("partitions_unowned", "Lanes of the route that no node owns"),
+            nodes: add.plain("nodes", "Live nodes"),
+            log_records: add.plain("log_records", "Records in the log, delivered ones included"),
+            clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
+            in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),
+            circuit_open: add.plain("circuit_open", "1 while the destination takes nothing and this node waits"),
+            enqueued: add.plain("outbox_enqueued", "Records read from the log by this node"),
+            attempts: add.plain("delivery_attempts", "Outcomes of publishes, by outcome and cause"),
+            delivered: add.plain("delivered", "Messages that a destination has for good"),
+            dead_lettered: add.plain("dead_lettered", "Messages given up, by cause"),
+            takeovers: add.plain("lease_takeovers", "Lanes that this node took"),
+            stale_epoch_rejections: add.plain(
+                "stale_epoch_rejections",
+                "Lanes that this node lost to another owner, which the store refused it",
+            ),
+            store_failures: add.plain("store_failures", "Operations that the store could not do, by operation"),
+            purged: add.plain("purged", "Delivered records removed by retention"),
+            delivery_duration: add.timed("delivery_duration", "From handing a batch over to its answer", durations()),
+            delivery_latency: add.timed("delivery_latency", "From enqueueing a message to its answer", durations()),
+            claim_duration: add.timed("store_claim_duration", "Reading a page of the log", durations()),
+            settle_duration: add.timed("store_settle_duration", "Committing what became of messages", durations()),
+        }
+    }
+
+    /// Before the store is shown anew: a route that was forgotten must not stay.
+    pub(super) fn clear_shown(&self) {
+        self.oldest_pending_age.clear();
+        for family in [
+            &self.pending,
+            &self.scheduled,
+            &self.retrying,
+            &self.held,
+            &self.parked_keys,
+            &self.route_paused,
+            &self.lanes_unowned,
+        ] {
+            family.clear();
+        }
+        self.dead_letters.clear();
+    }
+
+    pub(super) fn clear_own(&self) {
+        self.in_flight.clear();
+        self.circuit_open.clear();
+    }
+}
+
+struct Adder<'r>(&'r mut Registry);
+
+impl Adder<'_> {
+    fn plain<M>(&mut self, name: &str, help: &str) -> M
+    where
+        M: Clone + Default + Debug + EncodeMetric + Send + Sync + 'static,
+    {
+        let metric = M::default();
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn seconds<M>(&mut self, name: &str, help: &str) -> M
+    where
+        M: Clone + Default + Debug + EncodeMetric + Send + Sync + 'static,
+    {
+        let metric = M::default();
+        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
+        metric
+    }
+
+    fn timed<M: Clone + Debug + EncodeMetric + Send + Sync + 'static>(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric: M,
+    ) -> M {
+        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
+        metric
+    }
+}
