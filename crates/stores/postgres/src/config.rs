@@ -15,6 +15,7 @@ use crate::{
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
     migrations,
+    planted::Plant,
     wake::Waker,
 };
 
@@ -35,6 +36,7 @@ pub struct Builder {
     block_bits: u32,
     connections_max: usize,
     raise: bool,
+    plant: Plant,
 }
 
 impl Builder {
@@ -47,6 +49,7 @@ impl Builder {
             block_bits: migrations::BLOCK_BITS,
             connections_max: CONNECTIONS_MAX,
             raise: true,
+            plant: Plant::None,
         }
     }
 
@@ -91,6 +94,13 @@ impl Builder {
         self
     }
 
+    /// Makes a mistake, for a test that must find it.
+    #[cfg(feature = "planted")]
+    pub fn plant(mut self, plant: Plant) -> Self {
+        self.plant = plant;
+        self
+    }
+
     /// Opens the store. Dropping the future leaves the schema migrated or not, never half.
     ///
     /// # Errors
@@ -109,6 +119,7 @@ impl Builder {
             dialect,
             block_bits,
             raise: self.raise,
+            plant: self.plant,
             opened_at: Instant::now(),
             session: tokio::sync::Mutex::new(None),
             lanes: Mutex::new(HashMap::new()),

@@ -14,14 +14,29 @@ use postrider_core::{Error, ErrorKind, Result, log::Cursor};
 
 use crate::snapshot::{Snapshot, Xid};
 
-/// The layout of the bytes.
-const VERSION: u8 = 1;
+/// The layout of the bytes: of a usual position, and of one in a rebase round.
+const PLAIN: u8 = 1;
+const REBASING: u8 = 2;
 
 /// The cluster and the table in which a cursor counts. Both: a restore into a clone keeps the first, an upgrade the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) system: u64,
     pub(crate) table: u32,
+}
+
+impl Identity {
+    /// Of a cursor that counts in no cluster: whoever loads it rebases it first.
+    pub(crate) const NOWHERE: Self = Self { system: 0, table: 0 };
+}
+
+/// What was settled where other transaction ids counted, as before a restore. Kept as long as a rebase round lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    /// The round that was half done then.
+    pub(crate) target: Option<(Snapshot, i64)>,
+    /// Everything with a higher number is unsettled, whatever its transaction id says.
+    pub(crate) hi: i64,
 }
 
 /// How far one lane is.
@@ -40,13 +55,16 @@ pub(crate) struct Position {
     pub(crate) rest: i64,
     /// Transactions open for long, ascending, each with a bound of its own.
     pub(crate) stragglers: Vec<(Xid, i64)>,
+    /// The round under way is a rebase: `base` counts where `before` does, and `target` counts here. The round delivers every
+    /// visible row up to `hi` that was not settled before.
+    pub(crate) before: Option<Before>,
 }
 
 impl Position {
     /// Nothing is settled.
     pub(crate) fn oldest(identity: Identity) -> Self {
         let base = Snapshot::empty();
-        Self { identity, session: 0, base, target: None, hi: 0, rest: 0, stragglers: Vec::new() }
+        Self { identity, session: 0, base, target: None, hi: 0, rest: 0, stragglers: Vec::new(), before: None }
     }
 
     /// Begins with what commits from now on. `last` was read first, then `spent` was drawn and ended, then `base` was
@@ -56,17 +74,30 @@ impl Position {
         assert!(base.xmax() > spent, "a transaction that has ended is below xmax");
         let bound = |xid: &Xid| if *xid > spent { last } else { 0 };
         let stragglers = base.xip().iter().map(|xid| (*xid, bound(xid))).collect();
-        Self { identity, session: 0, base, target: None, hi: last, rest: last, stragglers }
+        Self { identity, session: 0, base, target: None, hi: last, rest: last, stragglers, before: None }
     }
 
-    /// A single round over everything that `target` sees: a replay.
-    pub(crate) fn replay(identity: Identity, target: Snapshot, hi: i64) -> Self {
-        Self { target: Some((target, 0)), hi, ..Self::oldest(identity) }
+    /// A single round over everything that `target` sees: a replay. Where rows of another cluster lie in the log
+    /// (`restored`), over everything visible, for `target` says nothing of those.
+    pub(crate) fn replay(identity: Identity, target: Snapshot, hi: i64, restored: bool) -> Self {
+        let before = restored.then_some(Before { target: None, hi: 0 });
+        Self { target: Some((target, 0)), hi, before, ..Self::oldest(identity) }
     }
 
     /// No unsettled row, of now or of later, has a number up to this one. What retention goes by.
     pub(crate) fn lo(&self) -> i64 {
-        self.stragglers.iter().map(|(_, bound)| *bound).fold(self.rest, i64::min)
+        let stragglers = self.stragglers.iter().map(|(_, bound)| *bound);
+        // A rebase round may find something below `rest` still, up to where it is.
+        let rebased = self.target.as_ref().filter(|_| self.before.is_some()).map(|(_, pos)| *pos);
+        stragglers.chain(rebased).fold(self.rest, i64::min)
+    }
+
+    /// Without a rebase round that is half done: what it has delivered counts as unsettled again.
+    pub(crate) fn before_rebase(self) -> Self {
+        match self.before {
+            Some(Before { target, hi }) => Self { target, hi, before: None, ..self },
+            None => self,
+        }
     }
 
     /// The same for a reader that never begins another round.
@@ -76,19 +107,41 @@ impl Position {
 
     /// Whether a visible row is settled.
     pub(crate) fn has_settled(&self, xid: Xid, seq: i64) -> bool {
-        self.base.sees(xid) || self.target.as_ref().is_some_and(|(target, pos)| seq <= *pos && target.sees(xid))
+        let sees = |half: &Option<(Snapshot, i64)>| half.as_ref().is_some_and(|(t, pos)| seq <= *pos && t.sees(xid));
+        match &self.before {
+            // A row that was restored carries an id of another cluster, which `base` says nothing of.
+            None => seq <= self.lo() || self.base.sees(xid) || sees(&self.target),
+            Some(before) => {
+                self.target.as_ref().is_some_and(|(_, pos)| seq <= *pos)
+                    || (seq <= before.hi && (self.base.sees(xid) || sees(&before.target)))
+            }
+        }
     }
 
     /// Whether a replay that is here reads a row at all: it reads what its target sees, and once it is over, that is its base.
     pub(crate) fn is_in_replay(&self, xid: Xid, seq: i64) -> bool {
-        seq <= self.hi && self.target.as_ref().map_or(&self.base, |(target, _)| target).sees(xid)
+        let is_seen = || self.target.as_ref().map_or(&self.base, |(target, _)| target).sees(xid);
+        seq <= self.hi && (self.before.is_some() || is_seen())
     }
 
     /// Where all of these lanes have settled everything: the place at which other lanes may begin in their stead.
     ///
     /// The oldest base counts. What the lanes have settled beyond it is kept as far as *all* of them have: under the
     /// oldest of their targets (a lane with a younger base has settled all of that base), up to the least position.
-    pub(crate) fn least(lanes: &[Self]) -> Option<Self> {
+    ///
+    /// # Errors
+    /// Snapshots of two clusters cannot be compared, so lanes that are being rebased have no least place.
+    pub(crate) fn least(lanes: &[Self]) -> Result<Option<Self>> {
+        if lanes.iter().any(|lane| lane.before.is_some() || lane.identity != lanes[0].identity) {
+            return Err(Error::invalid(
+                "the number of lanes cannot change while a route is rebased, as after a restore; run a relay with the \
+                 former number until `postrider status` tells of no rebase any more",
+            ));
+        }
+        Ok(Self::least_of_comparable(lanes))
+    }
+
+    fn least_of_comparable(lanes: &[Self]) -> Option<Self> {
         let least = lanes.iter().min_by(|one, other| one.base.age(&other.base))?;
         let mut common: Option<(Snapshot, i64, i64)> = None;
         for lane in lanes {
@@ -109,22 +162,22 @@ impl Position {
 
     /// As bytes: the same position always has the same.
     pub(crate) fn encode(&self) -> Cursor {
-        let mut out = vec![VERSION];
+        let mut out = vec![if self.before.is_some() { REBASING } else { PLAIN }];
         out.extend_from_slice(&self.identity.system.to_be_bytes());
         out.extend_from_slice(&self.identity.table.to_be_bytes());
         out.extend_from_slice(&self.session.to_be_bytes());
         put_snapshot(&mut out, &self.base);
-        out.push(u8::from(self.target.is_some()));
-        if let Some((target, pos)) = &self.target {
-            put_snapshot(&mut out, target);
-            put(&mut out, pos.cast_unsigned());
-        }
+        put_round(&mut out, self.target.as_ref());
         put(&mut out, self.hi.cast_unsigned());
         put(&mut out, self.rest.cast_unsigned());
         put(&mut out, self.stragglers.len() as u64);
         for (xid, bound) in &self.stragglers {
             put(&mut out, *xid);
             put(&mut out, bound.cast_unsigned());
+        }
+        if let Some(before) = &self.before {
+            put(&mut out, before.hi.cast_unsigned());
+            put_round(&mut out, before.target.as_ref());
         }
         Cursor(out.into())
     }
@@ -140,6 +193,10 @@ impl Position {
     /// For people.
     pub(crate) fn describe(&self, last: i64) -> String {
         match &self.target {
+            Some((_, pos)) if self.before.is_some() => {
+                format!("record {pos} of {} in a rebase, {last} drawn", self.hi)
+            }
+            _ if self.identity == Identity::NOWHERE => format!("to be rebased behind record {}, {last} drawn", self.hi),
             Some((_, pos)) => format!("record {pos} of {} in a round, {last} drawn", self.hi),
             None => format!("all that ended before transaction {}, {last} drawn", self.base.xmin()),
         }
@@ -152,6 +209,14 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+fn put_round(out: &mut Vec<u8>, round: Option<&(Snapshot, i64)>) {
+    out.push(u8::from(round.is_some()));
+    if let Some((target, pos)) = round {
+        put_snapshot(out, target);
+        put(out, pos.cast_unsigned());
+    }
 }
 
 /// Ids lie close together, so their distances are written.
@@ -171,20 +236,30 @@ struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
     fn position(&mut self) -> Option<Position> {
-        if self.byte()? != VERSION {
-            return None;
-        }
+        let is_rebasing = match self.byte()? {
+            PLAIN => false,
+            REBASING => true,
+            _ => return None,
+        };
         let identity = Identity { system: u64::from_be_bytes(self.fixed()?), table: u32::from_be_bytes(self.fixed()?) };
         let session = u64::from_be_bytes(self.fixed()?);
         let base = self.snapshot()?;
-        let target = match self.byte()? {
-            0 => None,
-            _ => Some((self.snapshot()?, self.number()?)),
-        };
+        let target = self.round()?;
         let (hi, rest) = (self.number()?, self.number()?);
         let count = self.varint()?;
         let stragglers = (0..count).map(|_| Some((self.varint()?, self.number()?))).collect::<Option<_>>()?;
-        Some(Position { identity, session, base, target, hi, rest, stragglers })
+        let before = match is_rebasing {
+            true => Some(Before { hi: self.number()?, target: self.round()? }),
+            false => None,
+        };
+        Some(Position { identity, session, base, target, hi, rest, stragglers, before })
+    }
+
+    fn round(&mut self) -> Option<Option<(Snapshot, i64)>> {
+        Some(match self.byte()? {
+            0 => None,
+            _ => Some((self.snapshot()?, self.number()?)),
+        })
     }
 
     fn snapshot(&mut self) -> Option<Snapshot> {
@@ -248,7 +323,13 @@ mod tests {
             hi,
             rest: 3,
             stragglers: vec![(11, 2), (13, 8)],
+            before: None,
         }
+    }
+
+    fn rebasing(pos: i64) -> Position {
+        let before = Before { target: Some((snapshot("12:18:13"), 17)), hi: 30 };
+        Position { before: Some(before), ..at("10:15:10,13", Some(("3:4:", pos)), 50) }
     }
 
     #[test]
@@ -257,6 +338,7 @@ mod tests {
             Position::oldest(Identity::default()),
             at("10:15:10,13", None, 20),
             at("10:15:10,13", Some(("12:18:13", 17)), i64::MAX),
+            rebasing(20),
         ];
         for position in positions {
             let cursor = position.encode();
@@ -293,6 +375,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rebase_asks_the_old_snapshots_of_old_rows_alone() {
+        let position = rebasing(20);
+        assert!(position.has_settled(11, 25), "the old base sees it");
+        assert!(position.has_settled(10, 17) && !position.has_settled(10, 21), "the old round was half done");
+        assert!(!position.has_settled(11, 31), "above what was drawn then, the old base says nothing");
+        assert!(position.has_settled(999, 20), "delivered by the rebase round, whatever its id");
+    }
+
+    #[test]
+    fn lanes_that_are_rebased_have_no_least() {
+        let plain = at("10:15:10,13", None, 20);
+        assert!(Position::least(&[plain.clone(), rebasing(20)]).is_err());
+        let elsewhere = Position { identity: Identity::NOWHERE, ..plain.clone() };
+        assert!(Position::least(&[plain, elsewhere.clone()]).is_err());
+        assert!(Position::least(&[elsewhere.clone(), elsewhere]).unwrap().is_some(), "all of them wait to be rebased");
+    }
+
+    #[test]
     fn a_new_route_knows_nothing_of_open_transactions() {
         let position = Position::now(Identity::default(), 40, 20, snapshot("18:23:18,21"));
         assert_eq!((position.rest, position.lo()), (40, 0));
@@ -302,9 +402,9 @@ mod tests {
     #[test]
     fn the_least_of_one_lane_is_that_lane() {
         for one in [at("10:15:10,13", None, 20), at("10:15:10,13", Some(("12:18:13", 17)), 30)] {
-            assert_eq!(Position::least(std::slice::from_ref(&one)), Some(Position { session: 0, ..one }));
+            assert_eq!(Position::least(std::slice::from_ref(&one)).unwrap(), Some(Position { session: 0, ..one }));
         }
-        assert_eq!(Position::least(&[]), None);
+        assert_eq!(Position::least(&[]).unwrap(), None);
     }
 
     #[test]
@@ -319,7 +419,7 @@ mod tests {
         }
         for one in &lanes {
             for other in &lanes {
-                let least = Position::least(&[one.clone(), other.clone()]).unwrap();
+                let least = Position::least(&[one.clone(), other.clone()]).unwrap().unwrap();
                 for (xid, seq) in (1..22).flat_map(|xid| (1..10).map(move |seq| (xid, seq))) {
                     if least.has_settled(xid, seq) {
                         assert!(
@@ -336,7 +436,7 @@ mod tests {
     fn the_least_keeps_what_all_lanes_have_settled() {
         // One lane is at its end; the other has done a part of a round that it began later.
         let (ahead, behind) = (at("12:12:", None, 10), at("5:5:", Some(("12:20:13", 6)), 14));
-        let least = Position::least(&[ahead, behind]).unwrap();
+        let least = Position::least(&[ahead, behind]).unwrap().unwrap();
         assert!(least.has_settled(7, 6) && !least.has_settled(7, 7));
     }
 }

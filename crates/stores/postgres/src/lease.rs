@@ -21,7 +21,7 @@ use crate::{
     cursor::Position,
     db::{Db, unsigned},
     error::{Work, corrupt},
-    observe,
+    origin::Origin,
     route::{Route, unknown},
     values::Instant,
 };
@@ -110,7 +110,7 @@ async fn register_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Positi
         // Only the filter has changed: every lane goes on where it is.
         (Some(known), _) if known.lanes == spec.lanes => cursors(db, &spec.name).await?,
         (Some(_), _) => everywhere(spec, least(db, &spec.name).await?),
-        (None, Start::Oldest) => everywhere(spec, Position::oldest(observe::identity(db).await?).encode()),
+        (None, Start::Oldest) => everywhere(spec, Origin::of(db).await?.oldest().encode()),
         (None, Start::Now) => {
             everywhere(spec, begin_now.ok_or_else(|| corrupt("nobody knows where to begin"))?.encode())
         }
@@ -155,7 +155,10 @@ async fn least(db: &Db<'_>, route: &str) -> Work<Cursor> {
         return Ok(only.clone());
     }
     let lanes = cursors.iter().map(Position::decode).collect::<Result<Vec<_>, _>>()?;
-    Ok(Position::least(&lanes).ok_or_else(|| corrupt("a route has no lane"))?.encode())
+    Ok(Position::least(&lanes)
+        .map_err(|error| error.with("route", route))?
+        .ok_or_else(|| corrupt("a route has no lane"))?
+        .encode())
 }
 
 /// Where each lane is, by number.

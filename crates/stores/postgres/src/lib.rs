@@ -31,9 +31,14 @@
 //! **After a crash or fail-over of the server** every lease from before is fenced: what its owner has read may not exist
 //! any more. The relay takes its lanes anew and goes on from what is persisted.
 //!
+//! **After a restore** into another cluster or table, transaction ids mean something else. Each lane then delivers all that
+//! was not settled where the dump was made, and goes on from there; the audit record tells of it. What was delivered after
+//! the dump was begun comes again. Bring the relays up when the restore is complete.
+//!
 //! | Feature | Brings |
 //! |---|---|
 //! | `sqlx` | enqueue in `sqlx::Transaction<'_, sqlx::Postgres>` |
+//! | `planted` | mistakes of the reader that the tests must find; for tests alone |
 
 pub mod enlist;
 
@@ -42,6 +47,7 @@ mod dialect;
 mod cursor;
 mod log;
 mod observe;
+mod origin;
 mod read;
 mod records;
 mod rounds;
@@ -67,6 +73,7 @@ mod db;
 mod error;
 mod intern;
 pub mod migrations;
+pub mod planted;
 mod values;
 
 use std::{
@@ -90,7 +97,7 @@ pub use crate::{
     lease::LANES_MAX,
     wake::{Notifier, Waker},
 };
-use crate::{error::Work, read::Remembered, session::Session};
+use crate::{error::Work, planted::Plant, read::Remembered, session::Session};
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///
@@ -104,6 +111,7 @@ struct Inner {
     dialect: Postgres,
     block_bits: u32,
     raise: bool,
+    plant: Plant,
     opened_at: Instant,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     lanes: Mutex<HashMap<LaneId, Remembered>>,
@@ -158,7 +166,7 @@ impl PostgresStore {
             Some(live) if !live.is_over() => Ok(Arc::clone(live)),
             _ => {
                 *session = None;
-                let new = Session::connect(&self.0.config, &self.0.dialect).await?;
+                let new = Session::connect(&self.0.config, &self.0.dialect, self.0.plant).await?;
                 *session = Some(Arc::clone(&new));
                 Ok(new)
             }

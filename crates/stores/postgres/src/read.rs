@@ -13,17 +13,20 @@ use std::{
 };
 
 use postrider_core::{
-    Error, ErrorKind,
+    Error,
+    admin::Actor,
     lease::{Epoch, Lease},
     log::{Cursor, Page, PageLimit},
 };
 
 use crate::{
-    PostgresStore,
-    cursor::Position,
+    PostgresStore, admin,
+    cursor::{Identity, Position},
+    db::Db,
     dialect::LEAVES,
     error::Work,
     intern::Interner,
+    planted::Plant,
     records::Gathered,
     rounds::Rounds,
     select::{Selection, plain_topics},
@@ -59,7 +62,7 @@ pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, l
     let position = Position::decode(after)?;
     let mut lane = match store.remembered(lease, &session, after) {
         Some(lane) => lane,
-        None => load(&session, lease, after, &position).await?,
+        None => load(store, &session, lease, after, &position).await?,
     };
     let replay = lease.reader.replay.is_some();
     if !replay {
@@ -85,7 +88,13 @@ impl Remembered {
 }
 
 /// From the cursor alone.
-async fn load(session: &Session, lease: &Lease, after: &Cursor, position: &Position) -> Work<Remembered> {
+async fn load(
+    store: &PostgresStore,
+    session: &Session,
+    lease: &Lease,
+    after: &Cursor,
+    position: &Position,
+) -> Work<Remembered> {
     if position.session != session.number {
         let persisted = session.newest(&lease.lane.route, lease.lane.number).await?;
         // One that was made by a transaction was persisted by it, before this lease: a fact, though perhaps an old one.
@@ -95,19 +104,16 @@ async fn load(session: &Session, lease: &Lease, after: &Cursor, position: &Posit
             return Err(Error::fenced().into());
         }
     }
-    if position.identity != session.identity {
-        return Err(Error::new(
-            ErrorKind::Schema,
-            "the cursor was made in another cluster or for another table, as after a restore; the route must be rebased",
-        )
-        .with("lane", &lease.lane)
-        .with("cursor_system", position.identity.system)
-        .with("system", session.identity.system)
-        .with("cursor_table", position.identity.table)
-        .with("table", session.identity.table)
-        .into());
-    }
-    let rounds = Rounds::load(position, session.number);
+    let rounds = if store.0.plant != Plant::None {
+        load_wrongly(store, session, position).await?
+    } else if position.identity == session.identity {
+        Rounds::load(position, session.number)
+    } else if lease.reader.replay.is_some() {
+        // It reads nothing but what its own target saw, and asks that target of old rows alone.
+        Rounds::load(&Position { identity: session.identity, ..position.clone() }, session.number)
+    } else {
+        rebase(store, session, lease, position).await?
+    };
     Ok(Remembered {
         epoch: lease.epoch,
         session: session.number,
@@ -116,6 +122,41 @@ async fn load(session: &Session, lease: &Lease, after: &Cursor, position: &Posit
         raised_at: None,
         interner: Interner::default(),
     })
+}
+
+/// With a planted mistake.
+async fn load_wrongly(store: &PostgresStore, session: &Session, position: &Position) -> Work<Rounds> {
+    let (mut position, mut number) = (position.clone(), session.number);
+    if store.0.plant.is(Plant::PositionWithoutTarget)
+        && let Some((target, pos)) = &mut position.target
+        && let Some(observed) = session.observe(&position.base).await?
+    {
+        (*target, *pos, position.hi) = (observed.target, observed.last.min(*pos), observed.last);
+    }
+    if store.0.plant.is(Plant::BaseKeptOverLostConnection) {
+        // As if a transaction had made it, and persisted it.
+        number = 0;
+    }
+    Ok(Rounds::load(&Position { identity: session.identity, ..position }, number))
+}
+
+/// The cursor counts in another cluster or table, as after a restore: everything that was not settled there is delivered,
+/// and from then on the cursor counts here. Some of it may have been delivered before; nothing is lost. Told to operators
+/// by the audit record.
+async fn rebase(store: &PostgresStore, session: &Session, lease: &Lease, position: &Position) -> Work<Rounds> {
+    let found = session.observe_for_rebase().await?;
+    let rounds = Rounds::rebase(position, session.identity, session.number, found)
+        .map_err(|error| error.with("lane", &lease.lane))?;
+    let reason = match position.identity {
+        Identity::NOWHERE => "its cursor counts in no cluster",
+        _ => "its cursor was made in another cluster or for another table, as before a restore",
+    };
+    let actor = Actor { name: "postrider".to_owned(), reason: Some(reason.to_owned()) };
+    let mut client = store.client().await?;
+    let db = Db::begin(&mut client, &store.0.dialect).await?;
+    admin::note(&db, &actor, "rebase", &format!("{} behind record {}", lease.lane, position.hi)).await?;
+    db.commit().await?;
+    Ok(rounds)
 }
 
 /// Looks, now and then, which of the transactions that have been open for long have drawn nothing so far. Without this
@@ -153,6 +194,9 @@ async fn fill(
             }
             let Some(observed) = session.observe(rounds.base()).await? else { return Ok(false) };
             rounds.open(observed)?;
+            if store.0.plant.is(Plant::IdCursor) {
+                rounds.skip_known_numbers();
+            }
             opened = true;
             continue;
         }
@@ -163,11 +207,9 @@ async fn fill(
             }
             // One more than fits, to know whether there is more.
             let rows = rows_to_ask_for(gathered);
-            let (base, target) = rounds.snapshots().expect("in a round");
+            let filter = rounds.filter().expect("in a round");
             let limit = i64::try_from(rows).unwrap_or(i64::MAX);
-            let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-                [&window.after, &window.end, base, target, &topics, &limit];
-            let found = session.page(window.leaf, &parameters).await?;
+            let found = session.page(window, filter, &topics, limit).await?;
             budget.spend(found.len());
             let is_whole = found.len() < rows;
             let mut at = window.after;
@@ -211,9 +253,12 @@ impl Budget {
     }
 }
 
-/// Whether a cursor is worth writing although no record was found: numbers were drawn (what took them was passed over), a
+/// Whether a cursor is worth writing although no record was found: it was rebased, numbers were drawn (what took them was passed over), a
 /// round was under way, or retention can go on. Never because the base alone has changed: a cursor that is written makes
 /// a new transaction, and two idle readers would wake each other for ever.
 fn has_moved(from: &Position, to: &Position, block_bits: u32) -> bool {
-    to.hi > from.hi || from.target != to.target || (to.lo() >> block_bits) > (from.lo() >> block_bits)
+    from.identity != to.identity
+        || to.hi > from.hi
+        || from.target != to.target
+        || (to.lo() >> block_bits) > (from.lo() >> block_bits)
 }

@@ -24,7 +24,7 @@ use std::{
 use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
-    cursor::{Identity, Position},
+    cursor::{Before, Identity, Position},
     snapshot::{Snapshot, Xid},
 };
 
@@ -65,6 +65,17 @@ struct Round {
     hi: i64,
     /// Everything up to here is scanned.
     at: i64,
+    /// The round is a rebase: it delivers what was not settled before.
+    before: Option<Before>,
+}
+
+/// What a page of a round may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filter<'a> {
+    /// What the target sees and the base does not.
+    Between { base: &'a Snapshot, target: &'a Snapshot },
+    /// Every visible row that was not settled before a rebase.
+    Rebase { base: &'a Snapshot, before: &'a Before },
 }
 
 /// What raises the bounds of stragglers, read by three statements in this order.
@@ -99,19 +110,55 @@ pub(crate) struct Rounds {
 impl Rounds {
     /// From what was persisted, and nothing else. A round that was half done goes on with *its* target.
     pub(crate) fn load(position: &Position, session: u64) -> Self {
-        let Position { identity, base, target, hi, rest, stragglers, .. } = position.clone();
+        let Position { identity, base, target, hi, rest, stragglers, before, .. } = position.clone();
         let own: BTreeMap<Xid, i64> = stragglers.into_iter().collect();
-        let bounds = base.xip().iter().map(|xid| (*xid, own.get(xid).copied().unwrap_or(rest))).collect();
+        // In a rebase the base is another cluster's.
+        let open = if before.is_some() { &[] } else { base.xip() };
+        let bounds = open.iter().map(|xid| (*xid, own.get(xid).copied().unwrap_or(rest))).collect();
         let stragglers = own.into_keys().filter(|xid| base.xip().binary_search(xid).is_ok()).collect();
         let marks = vec![Mark { next: 0, last: rest }];
         let first_seen = BTreeMap::new();
         let mut rounds = Self { identity, session, base, hi, bounds, stragglers, first_seen, marks, round: None };
         if let Some((target, pos)) = target {
-            let at = rounds.start(&target, hi).max(pos).min(hi);
-            rounds.round = Some(Round { target, hi, at });
+            let at = if before.is_some() { pos } else { rounds.start(&target, hi).max(pos).min(hi) };
+            rounds.round = Some(Round { target, hi, at, before });
             rounds.close();
         }
         rounds
+    }
+
+    /// From a cursor that counts in another cluster or table: a round over every row that was not settled there. Numbers
+    /// went on, so a number says whether the old snapshots know a row; no old id is ever compared with a new snapshot.
+    ///
+    /// # Errors
+    /// If numbers went back: then a number says nothing.
+    pub(crate) fn rebase(position: &Position, identity: Identity, session: u64, found: Rebase) -> Result<Self> {
+        let Rebase { observed: Observed { target, last, next }, stored } = found;
+        let highest = stored.map_or(0, |(_, highest)| highest).max(position.hi);
+        if last < highest {
+            return Err(went_back(last, highest));
+        }
+        let position = position.clone().before_rebase();
+        // Whoever was open here when the target was taken drew above everything that was drawn there. A cursor that counts
+        // nowhere knows no such bound: an operator asked for the rebase, perhaps because numbers had gone back.
+        let floor = if position.identity == Identity::NOWHERE { 0 } else { position.hi };
+        let at = stored.map_or(last, |(lowest, _)| lowest - 1);
+        let before = Before { target: position.target, hi: position.hi };
+        let mut rounds = Self {
+            identity,
+            session,
+            base: position.base,
+            hi: position.hi,
+            bounds: BTreeMap::new(),
+            stragglers: BTreeSet::new(),
+            first_seen: BTreeMap::new(),
+            marks: vec![Mark { next: 0, last: floor }],
+            round: None,
+        };
+        rounds.mark(Mark { next: widen(&target, next), last });
+        rounds.round = Some(Round { target, hi: last, at, before: Some(before) });
+        rounds.close();
+        Ok(rounds)
     }
 
     /// What the next round begins from.
@@ -136,19 +183,18 @@ impl Rounds {
         if target.xmax() < self.base.xmax() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                "transaction ids went back: this is not the cluster in which the cursor was made",
+                "transaction ids went back, so the cursor means nothing here any more; `postrider route rebase` makes it \
+                 good, and nothing is lost by it",
             )
             .with("xmax", target.xmax())
             .with("cursor_xmax", self.base.xmax()));
         }
         if last < self.hi {
-            return Err(Error::new(ErrorKind::Corrupt, "the numbers of the log went back: its sequence was set back")
-                .with("last", last)
-                .with("cursor", self.hi));
+            return Err(went_back(last, self.hi));
         }
         self.mark(Mark { next: widen(&target, next), last });
         let at = self.start(&target, last);
-        self.round = Some(Round { target, hi: last, at });
+        self.round = Some(Round { target, hi: last, at, before: None });
         self.close();
         Ok(true)
     }
@@ -185,9 +231,13 @@ impl Rounds {
         Some(Window { leaf, after: round.at, end })
     }
 
-    /// Base and target of the round.
-    pub(crate) fn snapshots(&self) -> Option<(&Snapshot, &Snapshot)> {
-        self.round.as_ref().map(|round| (&self.base, &round.target))
+    /// What the round delivers.
+    pub(crate) fn filter(&self) -> Option<Filter<'_>> {
+        let (base, round) = (&self.base, self.round.as_ref()?);
+        Some(match &round.before {
+            None => Filter::Between { base, target: &round.target },
+            Some(before) => Filter::Rebase { base, before },
+        })
     }
 
     /// Everything up to `at` is scanned. The round ends with its last number, not with a page that is short.
@@ -220,6 +270,7 @@ impl Rounds {
 
     /// The same, inside the round. Valid for every number that was scanned in it.
     fn at(&self, target: Option<(Snapshot, i64)>) -> Position {
+        let before = self.round.as_ref().and_then(|round| round.before.as_ref());
         let stragglers = |xid: &Xid| self.stragglers.contains(xid);
         let others = self.bounds.iter().filter(|(xid, _)| !stragglers(xid)).map(|(_, bound)| *bound);
         Position {
@@ -228,7 +279,12 @@ impl Rounds {
             base: self.base.clone(),
             target,
             hi: self.round.as_ref().map_or(self.hi, |round| round.hi),
-            rest: others.fold(self.bound(self.base.xmax()), i64::min),
+            rest: match before {
+                // The base's `xmax` is another cluster's, so no mark bounds it.
+                Some(_) => self.marks[0].last,
+                None => others.fold(self.bound(self.base.xmax()), i64::min),
+            },
+            before: before.cloned(),
             stragglers: self.bounds.iter().filter(|(xid, _)| stragglers(xid)).map(|(x, b)| (*x, *b)).collect(),
         }
     }
@@ -267,6 +323,14 @@ impl Rounds {
         }
     }
 
+    /// The mistake of a cursor over numbers, in a round that was just opened: what lies below the last one is passed over.
+    pub(crate) fn skip_known_numbers(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.at = self.hi.max(round.at);
+        }
+        self.close();
+    }
+
     /// The mistake of a cursor over numbers: whatever is open is taken to draw above this.
     #[cfg(test)]
     fn forget_bounds(&mut self, last: i64) {
@@ -278,6 +342,22 @@ impl Rounds {
     fn marks(&self) -> usize {
         self.marks.len()
     }
+}
+
+/// What a rebase is made from, read in this order.
+#[derive(Clone, Debug)]
+pub(crate) struct Rebase {
+    pub(crate) observed: Observed,
+    /// The lowest and the highest number in the log.
+    pub(crate) stored: Option<(i64, i64)>,
+}
+
+fn went_back(last: i64, highest: i64) -> Error {
+    let message = format!(
+        "the numbers of the log went back, so new messages would take those of old ones; stop the producers, run \
+         `SELECT setval(…, {highest})` on the log's sequence, then `postrider route rebase`"
+    );
+    Error::new(ErrorKind::Corrupt, message).with("last", last).with("highest", highest)
 }
 
 /// The next transaction id in full. The server tells 32 bits; the id lies less than 2^32 above the snapshot's `xmax`.

@@ -120,7 +120,8 @@ fn a_half_done_round_goes_on_with_its_own_target() {
     rounds.open(observed("10:14:11", 50, 14)).unwrap();
     rounds.pass(30);
     let again = Rounds::load(&rounds.position(), 8);
-    assert_eq!(again.snapshots(), Some((&Snapshot::empty(), &snapshot("10:14:11"))));
+    let filter = Filter::Between { base: &Snapshot::empty(), target: &snapshot("10:14:11") };
+    assert_eq!(again.filter(), Some(filter));
     assert_eq!(after(&again), Some(30));
     // Transaction 11 commits number 7, below the position, while the round is half done: it belongs to the next round.
     let mut again = again;
@@ -237,6 +238,78 @@ fn marks_stay_few() {
         finish(&mut rounds);
         assert!(rounds.marks() <= 8, "{}", rounds.marks());
     }
+}
+
+/// A position of another cluster: all that 30 saw up to number 40 is settled, and half of a round behind it.
+fn elsewhere() -> Position {
+    let identity = Identity { system: 1, table: 1 };
+    let (base, target) = (snapshot("30:30:"), Some((snapshot("36:36:"), 38)));
+    Position { base, target, hi: 40, rest: 20, ..Position::oldest(identity) }
+}
+
+const HERE: Identity = Identity { system: 2, table: 2 };
+
+fn rebase(position: &Position, target: &str, last: i64, next: u32, stored: Option<(i64, i64)>) -> Result<Rounds> {
+    Rounds::rebase(position, HERE, 9, Rebase { observed: observed(target, last, next), stored })
+}
+
+#[test]
+fn a_rebase_scans_all_that_is_stored_and_ends_with_its_own_target() {
+    let mut rounds = rebase(&elsewhere(), "5:7:5", 50, 8, Some((11, 48))).unwrap();
+    assert_eq!(after(&rounds), Some(10));
+    let before = Before { target: elsewhere().target, hi: 40 };
+    assert_eq!(rounds.filter(), Some(Filter::Rebase { base: &snapshot("30:30:"), before: &before }));
+    rounds.pass(30);
+    let inside = rounds.position();
+    assert_eq!((inside.identity, inside.before.as_ref(), inside.lo()), (HERE, Some(&before), 30));
+    for mut rounds in [rounds, Rounds::load(&inside, 10)] {
+        assert_eq!(after(&rounds), Some(30), "a restart goes on where it was, with the same target");
+        finish(&mut rounds);
+        let end = rounds.position();
+        assert_eq!((end.base, end.target, end.hi, end.before), (snapshot("5:7:5"), None, 50, None));
+        assert_eq!(end.rest, 40, "who was open here may have drawn anything above what was drawn there");
+        rounds.open(observed("8:8:", 60, 8)).unwrap();
+        assert_eq!(after(&rounds), Some(40));
+    }
+}
+
+#[test]
+fn a_rebase_of_an_empty_log_is_over_at_once() {
+    let rounds = rebase(&elsewhere(), "7:7:", 40, 7, None).unwrap();
+    assert!(rounds.is_between());
+    assert_eq!((rounds.position().base, rounds.position().rest), (snapshot("7:7:"), 40));
+}
+
+#[test]
+fn a_rebase_is_refused_while_numbers_are_behind() {
+    let error = rebase(&elsewhere(), "7:7:", 39, 7, None).unwrap_err();
+    assert!(error.to_string().contains("setval(…, 40)"), "{error}");
+    let error = rebase(&elsewhere(), "7:7:", 45, 7, Some((11, 48))).unwrap_err();
+    assert!(error.to_string().contains("setval(…, 48)"), "{error}");
+}
+
+#[test]
+fn a_rebase_that_was_asked_for_knows_no_bounds() {
+    let position = Position { identity: Identity::NOWHERE, ..elsewhere() };
+    let mut rounds = rebase(&position, "5:7:5", 50, 8, Some((11, 48))).unwrap();
+    finish(&mut rounds);
+    assert_eq!(rounds.position().rest, 0, "numbers had gone back: who is open may have drawn any");
+}
+
+#[test]
+fn a_rebase_within_a_rebase_begins_again_from_what_was_settled_before_both() {
+    let mut first = rebase(&elsewhere(), "5:7:5", 50, 8, Some((11, 48))).unwrap();
+    first.pass(30);
+    let again = Rounds::rebase(
+        &first.position(),
+        Identity { system: 3, table: 3 },
+        10,
+        Rebase { observed: observed("4:4:", 55, 4), stored: Some((11, 52)) },
+    );
+    let again = again.unwrap();
+    assert_eq!(after(&again), Some(10));
+    let before = Before { target: elsewhere().target, hi: 40 };
+    assert_eq!(again.filter(), Some(Filter::Rebase { base: &snapshot("30:30:"), before: &before }));
 }
 
 /// Histories of transactions that begin, draw, end and are read at any moment, with restarts and crashes of the server:
@@ -499,7 +572,7 @@ impl History {
 
     fn scan(&mut self, rounds: &mut Rounds, room: usize) {
         let Some(window) = rounds.window(3, 8) else { return };
-        let (base, target) = rounds.snapshots().unwrap();
+        let Some(Filter::Between { base, target }) = rounds.filter() else { panic!("no rebase here") };
         let by_number = self.makes(Mistake::IdCursor);
         let is_new = |xid: Xid| by_number || (!base.sees(xid) && target.sees(xid));
         let mut rows: Vec<(i64, Xid)> = self

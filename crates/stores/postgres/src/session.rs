@@ -19,7 +19,8 @@ use crate::{
     dialect::{LEAVES, Postgres},
     error::Work,
     observe,
-    rounds::{Observed, Watched},
+    planted::Plant,
+    rounds::{Filter, Observed, Rebase, Watched, Window},
     snapshot::Snapshot,
 };
 
@@ -53,6 +54,39 @@ SELECT seq, topic, id, key, enqueued_at, name, deliver_at, expires_at, attempts_
     )
 }
 
+/// The same in a rebase: everything visible that was not settled where other ids counted. Old snapshots are asked of old
+/// rows alone, for new ones have numbers above `$4`. Rare, so it is prepared when it is needed.
+fn rebase(leaf: usize) -> String {
+    format!(
+        "
+SELECT seq, topic, id, key, enqueued_at, name, deliver_at, expires_at, attempts_max, headers, payload,
+       CASE WHEN deliver_at IS NULL AND expires_at IS NULL THEN NULL ELSE statement_timestamp() END
+  FROM {{log_{leaf}}}
+ WHERE seq > $1 AND seq <= $2
+   AND (seq > $4 OR NOT (pg_visible_in_snapshot(tx, $3) OR (seq <= $5 AND pg_visible_in_snapshot(tx, $6))))
+   AND ($7::text[] IS NULL OR topic = ANY ($7))
+ ORDER BY seq
+ LIMIT $8"
+    )
+}
+
+/// The lowest and the highest number in the log, and how many leaves have their index. A restore makes the indexes when it
+/// has loaded all rows.
+const STORED: &str = "
+SELECT min(leaf.lowest), max(leaf.highest),
+       (SELECT count(DISTINCT leaf.inhrelid)
+          FROM pg_inherits AS leaf
+          JOIN pg_index AS index ON index.indrelid = leaf.inhrelid AND index.indisunique AND index.indisvalid
+         WHERE leaf.inhparent = '{log}'::regclass)
+  FROM (VALUES ((SELECT min(seq) FROM {log_0}), (SELECT max(seq) FROM {log_0})),
+               ((SELECT min(seq) FROM {log_1}), (SELECT max(seq) FROM {log_1})),
+               ((SELECT min(seq) FROM {log_2}), (SELECT max(seq) FROM {log_2})),
+               ((SELECT min(seq) FROM {log_3}), (SELECT max(seq) FROM {log_3})),
+               ((SELECT min(seq) FROM {log_4}), (SELECT max(seq) FROM {log_4})),
+               ((SELECT min(seq) FROM {log_5}), (SELECT max(seq) FROM {log_5})),
+               ((SELECT min(seq) FROM {log_6}), (SELECT max(seq) FROM {log_6})),
+               ((SELECT min(seq) FROM {log_7}), (SELECT max(seq) FROM {log_7}))) AS leaf (lowest, highest)";
+
 /// Who holds a transaction id, and who holds the sequence. Matched by virtual transaction, which a prepared one has too.
 const LOCKS: &str = "
 SELECT virtualtransaction, transactionid::text::bigint
@@ -71,6 +105,8 @@ SELECT epoch, cursor
 /// A live session.
 pub(crate) struct Session {
     client: Client,
+    dialect: Postgres,
+    plant: Plant,
     pub(crate) number: u64,
     pub(crate) identity: Identity,
     read: Vec<Statement>,
@@ -83,7 +119,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects, and refuses what a reader must not be connected to.
-    pub(crate) async fn connect(config: &Config, dialect: &Postgres) -> Work<Arc<Self>> {
+    pub(crate) async fn connect(config: &Config, dialect: &Postgres, plant: Plant) -> Work<Arc<Self>> {
         let (client, connection) = config.connect(NoTls).await?;
         // Ends with the client, or with the connection; whoever uses the client then learns of it.
         tokio::spawn(connection);
@@ -93,7 +129,8 @@ impl Session {
         refuse_standby(client.query_one(&snapshot, &[]).await?.try_get(1)?)?;
         let row = client.query_one(&dialect.render(observe::IDENTITY), &[]).await?;
         let identity = Identity { system: row.try_get::<_, i64>(0)?.cast_unsigned(), table: row.try_get(1)? };
-        if !client.query_one(&dialect.render(SEQUENCE), &[]).await?.try_get::<_, bool>(0)? {
+        let is_right: bool = client.query_one(&dialect.render(SEQUENCE), &[]).await?.try_get(0)?;
+        if !is_right && !plant.is(Plant::SequenceCache) {
             return Err(Error::new(
                 ErrorKind::Schema,
                 "the log's sequence was altered; it needs INCREMENT 1, CACHE 1 and NO CYCLE",
@@ -110,7 +147,20 @@ impl Session {
         }
         let (last, next) = (prepare(observe::LAST).await?, prepare(observe::NEXT).await?);
         let (locks, newest) = (prepare(LOCKS).await?, prepare(NEWEST).await?);
-        Ok(Arc::new(Self { client, number, identity, read: pages, snapshot, last, next, locks, newest }))
+        let dialect = dialect.clone();
+        Ok(Arc::new(Self {
+            client,
+            dialect,
+            plant,
+            number,
+            identity,
+            read: pages,
+            snapshot,
+            last,
+            next,
+            locks,
+            newest,
+        }))
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -121,18 +171,66 @@ impl Session {
     /// snapshot is still this one. Each statement is a transaction of its own; the last two are sent together and answered
     /// one after the other.
     pub(crate) async fn observe(&self, base: &Snapshot) -> Work<Option<Observed>> {
+        if self.plant != Plant::None {
+            return self.observe_wrongly().await.map(Some);
+        }
+        let target = self.target().await?;
+        if target == *base { Ok(None) } else { self.observe_behind(target).await.map(Some) }
+    }
+
+    /// As [`Self::observe`], with a planted mistake. What lies between two statements is a little longer than usual, so that a
+    /// mistake shows itself soon.
+    async fn observe_wrongly(&self) -> Work<Observed> {
+        let pause = || tokio::time::sleep(std::time::Duration::from_millis(2));
+        let early = self.client.query_one(&self.last, &[]).await?;
+        if self.plant.is(Plant::LastBeforeTarget) {
+            pause().await;
+        }
+        let target = self.target().await?;
+        let early_next = self.client.query_one(&self.next, &[]).await?;
+        if self.plant.is(Plant::NextBeforeLast) {
+            pause().await;
+        }
+        let mut observed = self.observe_behind(target).await?;
+        match self.plant {
+            Plant::LastBeforeTarget => observed.last = early.try_get(0)?,
+            Plant::NextBeforeLast => observed.next = low_half(early_next.try_get(0)?),
+            Plant::XmaxIsNotYetBegun => observed.next = low_half(observed.target.xmax().cast_signed()),
+            Plant::BelowXmin => observed.target = observed.target.below_xmin(),
+            _ => {}
+        }
+        Ok(observed)
+    }
+
+    async fn target(&self) -> Work<Snapshot> {
         let row = self.client.query_one(&self.snapshot, &[]).await?;
         refuse_standby(row.try_get(1)?)?;
-        let target: Snapshot = row.try_get(0)?;
-        if target == *base {
-            return Ok(None);
-        }
+        Ok(row.try_get(0)?)
+    }
+
+    async fn observe_behind(&self, target: Snapshot) -> Work<Observed> {
         let (last, next) = futures_util::future::try_join(
             self.client.query_one(&self.last, &[]),
             self.client.query_one(&self.next, &[]),
         )
         .await?;
-        Ok(Some(Observed { target, last: last.try_get(0)?, next: low_half(next.try_get(0)?) }))
+        Ok(Observed { target, last: last.try_get(0)?, next: low_half(next.try_get(0)?) })
+    }
+
+    /// What a rebase is made from, in the order that it must have.
+    pub(crate) async fn observe_for_rebase(&self) -> Work<Rebase> {
+        let target = self.target().await?;
+        let row = self.client.query_one(&self.dialect.render(STORED), &[]).await?;
+        if row.try_get::<_, i64>(2)? < i64::try_from(LEAVES).expect("few") {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a part of the log has no unique index: a restore is under way, or was left half done",
+            )
+            .with("log", self.dialect.render("{log}"))
+            .into());
+        }
+        let stored = row.try_get::<_, Option<i64>>(0)?.zip(row.try_get(1)?);
+        Ok(Rebase { observed: self.observe_behind(target).await?, stored })
     }
 
     /// What raises the bounds of stragglers, in the order that it must have.
@@ -151,8 +249,26 @@ impl Session {
     }
 
     /// Rows of one leaf, in order.
-    pub(crate) async fn page(&self, leaf: usize, parameters: &[&(dyn ToSql + Sync)]) -> Work<Vec<Row>> {
-        Ok(self.client.query(&self.read[leaf], parameters).await?)
+    pub(crate) async fn page(
+        &self,
+        window: Window,
+        filter: Filter<'_>,
+        topics: &(dyn ToSql + Sync),
+        limit: i64,
+    ) -> Work<Vec<Row>> {
+        let Window { leaf, after, end } = &window;
+        match filter {
+            Filter::Between { base, target } => {
+                Ok(self.client.query(&self.read[*leaf], &[after, end, base, target, topics, &limit]).await?)
+            }
+            Filter::Rebase { base, before } => {
+                let nothing = (Snapshot::empty(), 0);
+                let (target, pos) = before.target.as_ref().unwrap_or(&nothing);
+                let statement = self.client.prepare(&self.dialect.render(&rebase(*leaf))).await?;
+                let parameters: [&(dyn ToSql + Sync); 8] = [after, end, base, &before.hi, pos, target, topics, &limit];
+                Ok(self.client.query(&statement, &parameters).await?)
+            }
+        }
     }
 
     /// Epoch and cursor of a lane as they are persisted.

@@ -43,6 +43,11 @@ impl Snapshot {
         xid < self.xmin || (xid < self.xmax && self.xip.binary_search(&xid).is_err())
     }
 
+    /// Sees only what lies below the oldest open transaction. Wrong as a target; see [`crate::planted`].
+    pub(crate) fn below_xmin(&self) -> Self {
+        Self { xmin: self.xmin, xmax: self.xmin, xip: Vec::new() }
+    }
+
     pub(crate) fn xmin(&self) -> Xid {
         self.xmin
     }

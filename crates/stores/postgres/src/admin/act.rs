@@ -17,6 +17,7 @@ use crate::{
     error::{Work, corrupt},
     lease::{add_lane, drop_lanes},
     observe,
+    origin::Origin,
     parked::{Rows, ordinal},
     route::{Route, drop_empty_replays, unknown},
     values::Instant,
@@ -129,7 +130,8 @@ pub(super) async fn replay(db: &Db<'_>, spec: &ReplaySpec, actor: &Actor) -> Wor
     }
     // The snapshot first, then the last number: nothing that it sees is above.
     let target = observe::snapshot(db).await?;
-    let position = Position::replay(observe::identity(db).await?, target, observe::last(db).await?);
+    let (origin, last) = (Origin::of(db).await?, observe::last(db).await?);
+    let position = Position::replay(origin.identity, target, last, origin.restored);
     let number: i64 = db.query_one("SELECT nextval('{replay}')", &[]).await?.try_get(0)?;
     let name: Arc<str> = format!("{}#replay-{number}", spec.route).into();
     let replay = Replay { of: of.name, filter: spec.filter.clone(), rate: spec.rate };
@@ -178,7 +180,7 @@ async fn note_rows(db: &Db<'_>, actor: &Actor, action: &str, filter: &ParkedFilt
     Ok(rows)
 }
 
-async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str) -> Work<()> {
+pub(crate) async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str) -> Work<()> {
     db.execute(NOTE, &[&actor.name, &actor.reason, &action, &subject]).await?;
     Ok(())
 }

@@ -13,6 +13,7 @@ use postrider_core::{
     parked::Ordinal,
 };
 
+pub(crate) use self::act::note;
 use crate::{PostgresStore, db::Db, error::Fault, log::transact};
 
 const REPEATS_MAX: u32 = 8;

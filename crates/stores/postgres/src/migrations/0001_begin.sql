@@ -44,6 +44,14 @@ CREATE TABLE {setting} (
 );
 INSERT INTO {setting} (name, value) VALUES ('block_bits', BLOCK_BITS);
 
+-- Where these tables were made. A dump carries it along, so that a restored log knows that it is one.
+INSERT INTO {setting} (name, value)
+SELECT 'origin_system', system_identifier FROM pg_control_system()
+ UNION ALL
+SELECT 'origin_table', '{log}'::regclass::oid::bigint
+ UNION ALL
+SELECT 'origin_restored', 0;
+
 -- Readers of the log: routes, and replays of routes.
 CREATE TABLE {route} (
     name          text   COLLATE "C" NOT NULL PRIMARY KEY,
