@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     BoxFuture,
     envelope::{Envelope, MessageId},
-    error::Result,
+    error::{Error, Result},
     lease::{Epoch, NodeId, ReplayFilter},
     parked::{Ordinal, ParkedState},
     standstill::Standstill,
@@ -283,6 +283,14 @@ pub trait StoreAdmin: Send + Sync {
 
     /// Forgets a route for good: cursor, lanes, replays and parked rows. Retention no longer waits for it.
     fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// Lets every lane of a route deliver all that it has not settled, by its own account, and count anew from there. For
+    /// a store whose cursors mean nothing once the database under them was set back or moved; nothing is lost by it, and
+    /// some may come twice. A store whose cursors cannot get into that state refuses it as invalid.
+    fn rebase_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        let (_, _) = (route, actor);
+        Box::pin(async { Err(Error::invalid("the cursors of this store count records and are never rebased")) })
+    }
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;

@@ -1,4 +1,5 @@
-//! `postrider route`: stops a route until it is resumed, whichever relays serve it, or forgets it for good.
+//! `postrider route`: stops a route until it is resumed, whichever relays serve it, or forgets it for good,
+//! or makes its cursor good after the database was set back.
 
 use clap::{Args, Subcommand};
 
@@ -14,6 +15,9 @@ pub(crate) enum Action {
     /// Forgets a route that is no longer configured: its cursor, replays and parked messages. Until then retention waits
     /// for it.
     Forget(Named),
+    /// Makes the cursor good after the database was set back (PostgreSQL): all that it has not settled is delivered, some of
+    /// it perhaps twice. An error asks for it.
+    Rebase(Named),
 }
 
 #[derive(Args)]
@@ -39,6 +43,10 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Forget(named) => {
             named.store.open().await?.admin.forget_route(&named.route, &named.actor.actor()).await?;
             println!("{} is forgotten; a relay that still has it makes it known again, as a new route", named.route);
+        }
+        Action::Rebase(named) => {
+            named.store.open().await?.admin.rebase_route(&named.route, &named.actor.actor()).await?;
+            println!("{} is rebased when a relay reads it next; what was not settled is delivered", named.route);
         }
     }
     Ok(Code::Done)

@@ -162,7 +162,7 @@ async fn least(db: &Db<'_>, route: &str) -> Work<Cursor> {
 }
 
 /// Where each lane is, by number.
-async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+pub(crate) async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
     let mut cursors = Vec::new();
     for number in lane_numbers(db, route).await? {
         let newest = Checkpoint::newest(db, route, number).await?;

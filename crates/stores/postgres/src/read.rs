@@ -71,7 +71,8 @@ pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, l
     let mut gathered = Gathered::new(limit, replay.then(|| Arc::clone(&lease.lane.route)));
     let more = fill(store, &session, lease, &mut lane, &mut gathered).await?;
     let reached = lane.rounds.position();
-    if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() {
+    let keeps_base = store.0.plant.is(Plant::BaseKeptOverLostConnection);
+    if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() || keeps_base {
         lane.end = reached.encode();
     }
     let ended = replay && lane.rounds.is_between();

@@ -12,10 +12,10 @@ use postrider_core::{
 use super::rows::Conditions;
 use crate::{
     checkpoint::Checkpoint,
-    cursor::Position,
+    cursor::{Identity, Position},
     db::Db,
     error::{Work, corrupt},
-    lease::{add_lane, drop_lanes},
+    lease::{add_lane, cursors, drop_lanes},
     observe,
     origin::Origin,
     parked::{Rows, ordinal},
@@ -158,6 +158,24 @@ pub(super) async fn forget_route(db: &Db<'_>, route: &str, actor: &Actor) -> Wor
     }
     forget(db, route).await?;
     note(db, actor, "forget-route", route).await
+}
+
+/// The cursors count nowhere from now on, so whoever takes a lane rebases it. A rebase that is half done begins again.
+pub(super) async fn rebase_route(db: &Db<'_>, route: &str, actor: &Actor) -> Work<()> {
+    db.lock("readers", "").await?;
+    if Route::find(db, route).await?.is_none_or(|known| known.reader.replay.is_some()) {
+        return Err(unknown("route", route).into());
+    }
+    db.lock_route(route).await?;
+    let cursors = cursors(db, route).await?;
+    drop_lanes(db, route).await?;
+    for (number, cursor) in (0..).zip(&cursors) {
+        let position = Position::decode(cursor)?.before_rebase();
+        let position = Position { identity: Identity::NOWHERE, session: 0, ..position };
+        // Nothing that is stored may be removed before the rebase has looked at it.
+        add_lane(db, route, number, 0, &position.encode()).await?;
+    }
+    note(db, actor, "rebase-route", route).await
 }
 
 /// The newest checkpoint of each lane stays: it is what a former owner runs into.

@@ -85,6 +85,10 @@ impl StoreAdmin for PostgresStore {
         act!(self, "forget a route", |db| act::forget_route(&db, route, actor))
     }
 
+    fn rebase_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "rebase a route", |db| act::rebase_route(&db, route, actor))
+    }
+
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
         transact!(self, look, "read the audit record", |db| act::audit(&db, limit))
     }
