@@ -275,7 +275,8 @@ async fn migrations_are_printed_applied_once_and_checked() {
     let client = connect().await;
     client.batch_execute(&migrations::sql(&Postgres::new(by_hand.name(), "x_").unwrap())).await.unwrap();
     let dialect = Postgres::new(by_up.name(), "x_").unwrap();
-    assert_eq!(migrations::plan(&url(), &dialect).await.unwrap().len(), 1);
+    let planned = migrations::plan(&url(), &dialect).await.unwrap().len();
+    assert!(planned >= 1, "a new schema has something to apply");
     let closed = PostgresStore::builder(&url()).schema(by_up.name()).prefix("x_").migrate(false).open().await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::Schema, "without migrations nothing is made");
     let url = url();
@@ -287,7 +288,7 @@ async fn migrations_are_printed_applied_once_and_checked() {
     for racer in racers.collect::<Vec<_>>() {
         applied += racer.await.unwrap();
     }
-    assert_eq!(applied, 1, "of twelve that race, one applies it");
+    assert_eq!(applied, planned, "of twelve that race, each is applied by one");
     let described =
         "SELECT string_agg(format('%s.%s %s %s', c.relname, a.attname, a.atttypid::regtype, a.attnotnull), E'\\n'
                               ORDER BY c.relname, a.attnum)

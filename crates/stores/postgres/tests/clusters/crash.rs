@@ -110,7 +110,8 @@ async fn crashes_under_load_lose_nothing_and_make_nothing_up() {
 
     let client = cluster.connect().await;
     let mut enqueued = std::mem::take(&mut *written.sure.lock().unwrap());
-    for (entry, messages) in std::mem::take(&mut *written.in_doubt.lock().unwrap()) {
+    let in_doubt = std::mem::take(&mut *written.in_doubt.lock().unwrap());
+    for (entry, messages) in in_doubt {
         let committed = client.query_opt("SELECT 1 FROM done WHERE entry = $1", &[&entry]).await.unwrap().is_some();
         enqueued.extend(messages.into_iter().map(|message| Enqueued { committed, ..message }));
     }

@@ -39,8 +39,7 @@ impl Reader {
     }
 
     pub(crate) async fn take(store: PostgresStore, route: &str) -> Self {
-        let lease_life = Duration::from_secs(3600);
-        let node = Node { id: NodeId::generate(), name: "n".into(), routes: vec![route.into()], lease_life };
+        let node = node(route);
         let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
         let spec = RouteSpec { name: route.into(), topics, order, lanes: 1, start };
         store.register(&node, std::slice::from_ref(&spec)).await.unwrap();
@@ -110,6 +109,17 @@ impl Reader {
         self.number += 1;
         let (number, advance) = (self.number, Some(self.cursor.clone()));
         self.store.settle(&self.lease, &Settlement { number, advance, ..Settlement::default() }).await
+    }
+}
+
+/// A node that serves one route.
+pub(crate) fn node(route: &str) -> Node {
+    Node {
+        id: NodeId::generate(),
+        name: "n".into(),
+        routes: vec![route.into()],
+        lease_life: Duration::from_secs(3600),
+        standstills: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use postrider_store_postgres::planted::Plant;
 
 use crate::{
     cluster::Cluster,
-    reader::{Reader, append, commit, number, spend_ids},
+    reader::{Reader, append, commit, node, number, spend_ids},
 };
 
 fn actor() -> Actor {
@@ -103,13 +103,7 @@ async fn a_new_route_and_a_replay_of_a_restored_log_begin_with_everything() {
     let filter = ReplayFilter::default();
     let name = reader.store.replay(&ReplaySpec { route: "r".into(), filter, rate: None }, &actor()).await.unwrap();
     let lane = postrider_core::lease::LaneId { route: name, number: 0 };
-    let node = postrider_core::lease::Node {
-        id: postrider_core::lease::NodeId::generate(),
-        name: "n".into(),
-        routes: vec!["r".into()],
-        lease_life: std::time::Duration::from_secs(60),
-    };
-    let lease = reader.store.acquire(&lane, &node).await.unwrap().unwrap();
+    let lease = reader.store.acquire(&lane, &node("r")).await.unwrap().unwrap();
     let cursor = reader.store.resume(&lease).await.unwrap().cursor;
     let page = reader.store.read(&lease, &cursor, crate::reader::WHOLE).await.unwrap();
     assert_eq!(page.records.len(), all.len(), "a replay");
