@@ -10,7 +10,7 @@ use crate::{
     BoxFuture,
     envelope::{Envelope, MessageId},
     error::{Error, Result},
-    lease::{Epoch, NodeId, ReplayFilter},
+    lease::{Epoch, LaneId, NodeId, ReplayFilter},
     parked::{Ordinal, ParkedState},
     standstill::Standstill,
     time::Timestamp,
@@ -207,8 +207,8 @@ pub struct CauseGroup {
 pub struct MessageTrace {
     /// From the log, if it is still kept there.
     pub record: Option<(Envelope, Timestamp)>,
-    /// Per route: whether the cursor has passed it.
-    pub passed: Vec<(Arc<str>, bool)>,
+    /// The lanes that it belongs to, of routes that read its topic: whether the cursor has passed it.
+    pub passed: Vec<(LaneId, bool)>,
     /// Its parked rows.
     pub parked: Vec<ParkedRow>,
 }

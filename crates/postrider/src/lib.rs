@@ -53,6 +53,7 @@
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 
+pub mod diagnosis;
 #[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
 mod guides;
 pub mod handler;

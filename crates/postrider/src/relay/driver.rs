@@ -198,9 +198,10 @@ impl Work {
 
     async fn run(&mut self, orders: &mut watch::Receiver<Orders>) -> Ended {
         let mut effects = Vec::new();
+        let mut renewed = true;
         loop {
             let now = ticks(self.context.runtime.now());
-            let renewed = orders.has_changed().unwrap_or(false);
+            renewed |= orders.has_changed().unwrap_or(false);
             let wanted = *orders.borrow_and_update();
             // The store forgets a replay's lane when it is over, and a heartbeat may miss it before that answer is here.
             if wanted.fenced && !self.finishing() {
@@ -215,7 +216,7 @@ impl Work {
                 self.start(now, effect);
             }
             self.count();
-            if renewed {
+            if std::mem::take(&mut renewed) {
                 self.say_what_it_waits_for(now);
             }
             if self.drain_by.is_some_and(|by| now >= by) {
@@ -238,6 +239,7 @@ impl Work {
                         if changed.is_err() {
                             return Ended::Crashed; // the relay itself was dropped
                         }
+                        renewed = true;
                     }
                     () = sleep(&self.context, wake) => {}
                 }

@@ -34,4 +34,5 @@ mod wake;
 
 mod store_faults;
 
+mod diagnosis;
 mod telemetry;

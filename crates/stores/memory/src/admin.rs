@@ -10,7 +10,7 @@ use postrider_core::{
     },
     envelope::MessageId,
     key::OrderingKey,
-    lease::{Reader, Replay},
+    lease::{LaneId, Reader, Replay},
     parked::{Cause, Ordinal, ParkedState},
     time::Timestamp,
 };
@@ -240,7 +240,8 @@ impl State {
                 let of_lane = Some((number, route.lane_count()));
                 let selection = Selection { reader: &route.reader, lane: of_lane, end: route.end };
                 if self.records.iterate(&selection, position - 1).next().is_some_and(|(next, _, _)| next == position) {
-                    passed.push((Arc::clone(name), position <= lane.cursor));
+                    let lane_id = LaneId { route: Arc::clone(name), number };
+                    passed.push((lane_id, position <= lane.cursor));
                 }
             }
         }

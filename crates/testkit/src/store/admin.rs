@@ -208,7 +208,7 @@ pub async fn a_message_can_be_traced(store: Arc<dyn Fixture>) {
     passed.park(&*store, vec![(envelope.clone(), dead(true))]).await;
     let trace = store.admin().message(envelope.id).await.expect("message");
     assert_eq!(trace.record.expect("the log still has it").0, envelope);
-    let state = |name: &str| trace.passed.iter().find(|(route, _)| **route == *name).map(|(_, passed)| *passed);
+    let state = |name: &str| trace.passed.iter().find(|(lane, _)| *lane.route == *name).map(|(_, passed)| *passed);
     assert_eq!((state("passed"), state("waiting")), (Some(true), Some(false)), "whether each route has passed it");
     let rows: Vec<_> = trace.parked.iter().map(|row| (&*row.route, row.state)).collect();
     assert_eq!(rows, [("passed", ParkedState::Dead)]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postrider_core::{
     admin::{CauseGroup, MessageTrace, ParkedFilter, ParkedRow},
     envelope::MessageId,
+    lease::LaneId,
     parked::{Ordinal, ParkedState},
     time::Timestamp,
 };
@@ -165,14 +166,15 @@ async fn passed(
     enqueued_at: Timestamp,
     xid: u64,
     seq: i64,
-) -> Work<Vec<(Arc<str>, bool)>> {
+) -> Work<Vec<(LaneId, bool)>> {
     let lanes = lease::lanes(db, db.now().await?).await?;
     let mut passed = Vec::new();
     for (name, route) in Route::all(db).await? {
         for lane in lanes.get(&name).into_iter().flatten() {
             let in_time = route.reader.replay.is_none() || lane.position.is_in_replay(xid, seq);
             if in_time && belongs(&route, envelope, enqueued_at, lane.number) {
-                passed.push((Arc::clone(&name), lane.position.has_settled(xid, seq)));
+                let lane_id = LaneId { route: Arc::clone(&name), number: lane.number };
+                passed.push((lane_id, lane.position.has_settled(xid, seq)));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use postrider_core::{
     admin::{CauseGroup, MessageTrace, ParkedFilter, ParkedRow},
     envelope::MessageId,
+    lease::LaneId,
     parked::{Ordinal, ParkedState},
     time::Timestamp,
 };
@@ -149,13 +150,14 @@ fn record(db: &Db, seq: i64) -> Work<(postrider_core::envelope::Envelope, Timest
 }
 
 /// Per reader that the record belongs to: whether its lane has passed it.
-fn passed(db: &Db, seq: i64, now: Timestamp) -> Work<Vec<(Arc<str>, bool)>> {
+fn passed(db: &Db, seq: i64, now: Timestamp) -> Work<Vec<(LaneId, bool)>> {
     let lanes = lease::lanes(db, now)?;
     let mut passed = Vec::new();
     for (name, route) in lease::routes(db)? {
         for lane in lanes.get(&name).into_iter().flatten() {
             if seq <= route.replay_end.unwrap_or(i64::MAX) && belongs(db, seq, &route, lane.number)? {
-                passed.push((Arc::clone(&name), seq <= lane.passed));
+                let lane_id = LaneId { route: Arc::clone(&name), number: lane.number };
+                passed.push((lane_id, seq <= lane.passed));
             }
         }
     }

@@ -1,0 +1,157 @@
+//! One message: where it is on every route, and what it waits for there.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    Result,
+    admin::{MessageTrace, Overview, ParkedFilter, ParkedRow, StoreAdmin},
+    envelope::MessageId,
+    lease::LaneId,
+    parked::ParkedState,
+    standstill::Reason,
+};
+
+use super::{Finding, Obstacle, in_words, obstacles};
+
+/// Rows of one key that are looked at for its head.
+const LINE_ROWS_MAX: u32 = 100;
+
+pub(super) async fn explain(
+    admin: &dyn StoreAdmin,
+    id: MessageId,
+    trace: &MessageTrace,
+    overview: &Overview,
+) -> Result<Vec<Finding>> {
+    if trace.record.is_none() && trace.parked.is_empty() {
+        return Ok(vec![unknown(id)]);
+    }
+    let mut findings = Vec::new();
+    for row in &trace.parked {
+        findings.extend(parked(admin, row, overview).await?);
+    }
+    for (lane, passed) in &trace.passed {
+        if trace.parked.iter().any(|row| row.route == lane.route) {
+            continue;
+        }
+        if *passed {
+            findings.push(Finding::of(&lane.route, "delivered", "the route has passed it: delivered"));
+        } else {
+            findings.extend(waiting(id, lane, overview));
+        }
+    }
+    if let Some((envelope, _)) = &trace.record
+        && findings.is_empty()
+    {
+        findings.push(no_route(&envelope.topic, overview));
+    }
+    Ok(findings)
+}
+
+fn unknown(id: MessageId) -> Finding {
+    Finding {
+        route: None,
+        code: "unknown",
+        what: format!(
+            "message {id} is not in the store: its transaction is still open or was rolled back, or it was delivered and \
+             retention has removed it"
+        ),
+        fix: Some("postrider doctor names transactions that have been open for long".to_owned()),
+    }
+}
+
+fn no_route(topic: &str, overview: &Overview) -> Finding {
+    let routes: Vec<String> =
+        overview.routes.iter().map(|route| format!("`{}` reads {}", route.route, route.topics)).collect();
+    let known = if routes.is_empty() { "there are no routes yet".to_owned() } else { routes.join("; ") };
+    Finding {
+        route: None,
+        code: "no-route",
+        what: format!("no route reads its topic `{topic}`; {known}"),
+        fix: Some(format!("add `{topic}` to the topics of a route; what is still in the log is then delivered")),
+    }
+}
+
+/// Not passed by the cursor yet.
+fn waiting(id: MessageId, lane: &LaneId, overview: &Overview) -> Vec<Finding> {
+    let Some(route) = overview.routes.iter().find(|route| route.route == lane.route) else { return Vec::new() };
+    let found = obstacles(overview, route, Some(lane.number));
+    if found.is_empty() {
+        let before =
+            if route.pending > 1 { format!("; {} messages of the route wait", route.pending) } else { String::new() };
+        return vec![Finding::of(&lane.route, "under-way", format!("it is on its way{before}"))];
+    }
+    found.iter().map(|obstacle| about_itself(id, obstacle, &lane.route)).collect()
+}
+
+/// What a node says of a message may be about this very one.
+fn about_itself(id: MessageId, obstacle: &Obstacle, route: &str) -> Finding {
+    if let Obstacle::Standstill { standstill, node } = obstacle
+        && let Reason::Message { message, state, attempts, cause } = &standstill.reason
+        && *message == id
+    {
+        let cause = cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
+        let tries = if *attempts > 0 { format!(" after {attempts} attempts") } else { String::new() };
+        return Finding::of(route, "attempted", format!("{node} has it; it {state}{tries}{cause}"));
+    }
+    obstacle.finding(route)
+}
+
+async fn parked(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) -> Result<Vec<Finding>> {
+    let route = &row.route;
+    let id = row.envelope.id;
+    let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
+    let after = format!("after {} attempt{}{cause}", row.attempts, if row.attempts == 1 { "" } else { "s" });
+    let own = match row.state {
+        ParkedState::Dead => {
+            return Ok(vec![
+                Finding::of(route, "dead", format!("it was given up {after} and waits for an operator")).fix(format!(
+                    "mend the cause, then postrider dead redrive --route {route} --id {id}; or discard it"
+                )),
+            ]);
+        }
+        ParkedState::Scheduled => {
+            let wait =
+                row.due_in.map_or_else(|| "its time".to_owned(), |wait| format!("its time, in {}", in_words(wait)));
+            Finding::of(route, "scheduled", format!("it waits for {wait}"))
+        }
+        ParkedState::Retrying => {
+            let next = row.due_in.map_or_else(String::new, |wait| format!("; next attempt in {}", in_words(wait)));
+            Finding::of(route, "retrying", format!("it was refused and will be tried again {after}{next}"))
+        }
+        ParkedState::Held => held(admin, row).await?,
+    };
+    // A row whose time has come, or that only waits for its key, goes no further than its route does.
+    let mut findings = match overview.routes.iter().find(|status| status.route == *route) {
+        Some(status) => obstacles(overview, status, None).iter().map(|obstacle| obstacle.finding(route)).collect(),
+        None => Vec::new(),
+    };
+    let waits_for_time = row.due_in.is_some_and(|wait| !wait.is_zero());
+    findings.insert(if waits_for_time || row.state == ParkedState::Held { 0 } else { findings.len() }, own);
+    Ok(findings)
+}
+
+async fn held(admin: &dyn StoreAdmin, row: &ParkedRow) -> Result<Finding> {
+    let key = row.envelope.key.as_ref().map(ToString::to_string);
+    let line = ParkedFilter { route: Some(row.route.to_string()), key: key.clone(), ..ParkedFilter::default() };
+    let mut rows = admin.parked(&line, None, LINE_ROWS_MAX).await?;
+    if !rows.iter().any(|other| other.head) {
+        // In total order the head may have another key, or none.
+        let whole = ParkedFilter { key: None, ..line };
+        rows = admin.parked(&whole, None, LINE_ROWS_MAX).await?;
+    }
+    let behind = key.map_or_else(|| "the route keeps total order".to_owned(), |key| format!("key `{key}`"));
+    let Some(head) = rows.iter().find(|other| other.head) else {
+        return Ok(Finding::of(&row.route, "held", format!("it waits behind an earlier message ({behind})")));
+    };
+    let cause = head.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(", {code}: {detail}"));
+    let what = format!("it is held behind message {} ({behind}), which is {}{cause}", head.envelope.id, head.state);
+    let finding = Finding::of(&row.route, "held", what);
+    Ok(match head.state {
+        ParkedState::Dead => finding.fix(advice(&row.route, head.envelope.id)),
+        _ => finding.fix(format!("postrider why {}", head.envelope.id)),
+    })
+}
+
+fn advice(route: &Arc<str>, head: MessageId) -> String {
+    format!("postrider dead redrive --route {route} --id {head}; or postrider dead discard --route {route} --id {head}")
+}

@@ -1,0 +1,74 @@
+//! Why a message waits, or a route stands still: the cause by name, and what to do about it.
+//!
+//! Everything is read from the store, so that it can be asked from anywhere and also when no relay runs. What only a
+//! relay's memory knows (a destination that refuses, a message without an answer) its node has said with its last
+//! heartbeat. The same words are used by the command line and by whoever shows an [`Overview`].
+
+mod message;
+mod obstacle;
+
+use std::{fmt, time::Duration};
+
+use postrider_core::{Result, admin::StoreAdmin, envelope::MessageId};
+use serde::Serialize;
+
+pub use self::obstacle::{Obstacle, obstacles};
+
+/// One reason, for one route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The route that it is about; `None`: about the message as such.
+    pub route: Option<String>,
+    /// A short stable name: `paused`, `no-relay`, `held`, …
+    pub code: &'static str,
+    /// What is the case, as a sentence.
+    pub what: String,
+    /// What to do about it, if anything.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    fn of(route: &str, code: &'static str, what: impl Into<String>) -> Self {
+        Self { route: Some(route.to_owned()), code, what: what.into(), fix: None }
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(route) = &self.route {
+            write!(f, "{route}: ")?;
+        }
+        write!(f, "{}", self.what)
+    }
+}
+
+/// Codes of findings that mean: nothing waits here.
+pub const DONE: [&str; 1] = ["delivered"];
+
+/// Why this message waits, route by route; the most pressing reason of each first. A route that has delivered it says so.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
+    let trace = admin.message(id).await?;
+    let overview = admin.overview().await?;
+    message::explain(admin, id, &trace, &overview).await
+}
+
+/// `400ms`, `12s`, `5m 3s`, `2h 10m`, `3d 4h`.
+#[must_use]
+pub fn in_words(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0 => format!("{}ms", span.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}

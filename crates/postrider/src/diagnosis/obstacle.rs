@@ -1,0 +1,117 @@
+//! What keeps a whole route, or one lane of it, from moving.
+
+use postrider_core::{
+    admin::{Actor, NodeStatus, Overview, RouteStatus},
+    lease::LaneId,
+    standstill::{Reason, Standstill},
+};
+use serde::Serialize;
+
+use super::{Finding, in_words};
+
+/// Why nothing moves here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "obstacle", rename_all = "kebab-case")]
+pub enum Obstacle {
+    /// An operator has paused the route.
+    Paused {
+        /// Who, and why.
+        actor: Actor,
+    },
+    /// No relay is alive.
+    NoRelay,
+    /// Relays are alive, but none of them has this route.
+    NotServed {
+        /// The relays that are alive.
+        nodes: Vec<String>,
+    },
+    /// A relay could own the lane, but none does at the moment.
+    Unowned {
+        /// Which.
+        lane: u32,
+    },
+    /// The owner says why.
+    Standstill {
+        /// The owner.
+        node: String,
+        /// What it says.
+        standstill: Standstill,
+    },
+}
+
+/// Everything that keeps the route from moving, the most pressing first. With a lane: of that lane only.
+#[must_use]
+pub fn obstacles(overview: &Overview, route: &RouteStatus, lane: Option<u32>) -> Vec<Obstacle> {
+    let served_by = route.replay_of.as_ref().unwrap_or(&route.route);
+    let paused = |name: &str| overview.routes.iter().find(|status| *status.route == *name)?.paused.clone();
+    if let Some(actor) = route.paused.clone().or_else(|| paused(served_by)) {
+        return vec![Obstacle::Paused { actor }];
+    }
+    if overview.nodes.is_empty() {
+        return vec![Obstacle::NoRelay];
+    }
+    if !overview.nodes.iter().any(|node| node.routes.contains(served_by)) {
+        return vec![Obstacle::NotServed { nodes: overview.nodes.iter().map(|node| node.name.clone()).collect() }];
+    }
+    let lanes = route.lanes.iter().filter(|status| lane.is_none_or(|lane| lane == status.number));
+    lanes
+        .filter_map(|status| match status.owner {
+            None => Some(Obstacle::Unowned { lane: status.number }),
+            Some(owner) => {
+                let node = overview.nodes.iter().find(|node| node.id == owner)?;
+                let of_lane = LaneId { route: route.route.clone(), number: status.number };
+                said(node, &of_lane)
+            }
+        })
+        .collect()
+}
+
+fn said(node: &NodeStatus, lane: &LaneId) -> Option<Obstacle> {
+    let standstill = node.standstills.iter().find(|standstill| standstill.lane == *lane)?.clone();
+    Some(Obstacle::Standstill { node: node.name.clone(), standstill })
+}
+
+impl Obstacle {
+    /// As a finding about `route`.
+    #[must_use]
+    pub fn finding(&self, route: &str) -> Finding {
+        match self {
+            Self::Paused { actor } => {
+                let reason = actor.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
+                Finding::of(route, "paused", format!("the route is paused by {}{reason}", actor.name))
+                    .fix(format!("postrider route resume {route}"))
+            }
+            Self::NoRelay => Finding::of(route, "no-relay", "no relay is running on this store")
+                .fix("start one: postrider run --config postrider.toml"),
+            Self::NotServed { nodes } => Finding::of(
+                route,
+                "not-served",
+                format!("no running relay has this route; alive: {}", nodes.join(", ")),
+            )
+            .fix(format!("add the route `{route}` to a relay's configuration, or postrider route forget {route}")),
+            Self::Unowned { lane } => {
+                Finding::of(route, "unowned", format!("lane {lane} has no owner at the moment; a relay will take it"))
+                    .fix("if this lasts longer than a lease, see the log of the relay: the store may be refusing it")
+            }
+            Self::Standstill { node, standstill } => of_standstill(route, node, standstill),
+        }
+    }
+}
+
+fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
+    let since = in_words(std::time::Duration::from_secs(standstill.seconds));
+    let what = format!("{} (for {since}, says {node})", standstill.reason);
+    let (code, fix) = match &standstill.reason {
+        Reason::Unavailable { .. } => (
+            "unavailable",
+            "mend the destination; the relay probes it by itself, nothing is lost and no attempt is counted".to_owned(),
+        ),
+        Reason::Throttled => ("throttled", "wait, or lower the route's rate".to_owned()),
+        Reason::Limit { .. } => {
+            ("limit", format!("redrive or discard what is dead: postrider dead list --route {route}"))
+        }
+        Reason::Message { message, .. } => ("waits-for", format!("postrider why {message}")),
+        _ => ("standstill", "see the log of the relay".to_owned()),
+    };
+    Finding::of(route, code, what).fix(fix)
+}

@@ -1,0 +1,172 @@
+//! Why a message waits: every cause is named, with what to do about it.
+
+use std::time::Duration;
+
+use postrider::{
+    Envelope, MessageId, Outcome, Route,
+    core::{admin::Actor, retry::RetryPolicy, time::Timestamp},
+    diagnosis::{Finding, why},
+};
+
+use crate::support::{Broker, Place, Running, Stuck, cause, message, retries, route, until};
+
+on_every_store!(
+    what_the_store_has_never_seen_is_unknown,
+    a_topic_that_nobody_reads_is_named,
+    a_delivered_message_is_said_to_be,
+    a_store_without_a_relay_is_named,
+    a_route_that_no_relay_has_is_named,
+    a_pause_is_named_with_who_and_why,
+    a_destination_that_refuses_is_named,
+    a_scheduled_message_says_when,
+    a_refused_message_says_how_often_and_why,
+    a_dead_message_and_those_behind_it_are_told_apart,
+    a_message_without_an_answer_is_named,
+);
+
+async fn found(place: &Place, id: MessageId) -> Vec<Finding> {
+    why(&*place.admin, id).await.unwrap()
+}
+
+/// Waits until the first finding has this code, and returns it.
+async fn finding(place: &Place, id: MessageId, code: &str) -> Finding {
+    let mut last = Vec::new();
+    until(format!("{id} to be found {code}"), async || {
+        last = found(place, id).await;
+        last.first().is_some_and(|finding| finding.code == code)
+    })
+    .await;
+    last.remove(0)
+}
+
+fn one(place: &Place, label: &str) -> MessageId {
+    let envelope = message(label);
+    let id = envelope.id;
+    place.commit(vec![envelope]);
+    id
+}
+
+async fn what_the_store_has_never_seen_is_unknown(place: Place) {
+    let finding = finding(&place, MessageId::generate(), "unknown").await;
+    assert!(finding.what.contains("rolled back"), "{finding:?}");
+}
+
+async fn a_topic_that_nobody_reads_is_named(place: Place) {
+    let broker = Broker::new();
+    let relay = Running::start(&place.log, [route("billing", &broker).topics(["payments.*"])]);
+    place.status("billing").await;
+    let id = one(&place, "a1");
+    let finding = finding(&place, id, "no-route").await;
+    assert!(finding.what.contains("`orders.placed`") && finding.what.contains("payments.*"), "{finding:?}");
+    relay.drained().await;
+}
+
+async fn a_delivered_message_is_said_to_be(place: Place) {
+    let broker = Broker::new();
+    let id = one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    let finding = finding(&place, id, "delivered").await;
+    assert_eq!(finding.route.as_deref(), Some("all"));
+    relay.drained().await;
+}
+
+async fn a_store_without_a_relay_is_named(place: Place) {
+    let relay = Running::start(&place.log, [route("all", &Broker::new())]);
+    place.status("all").await;
+    relay.drained().await;
+    let id = one(&place, "a1");
+    let finding = finding(&place, id, "no-relay").await;
+    assert!(finding.fix.unwrap().contains("postrider run"));
+}
+
+async fn a_route_that_no_relay_has_is_named(place: Place) {
+    let first = Running::start(&place.log, [route("old", &Broker::new())]);
+    place.status("old").await;
+    first.drained().await;
+    let second = Running::start(&place.log, [route("new", &Broker::new()).topics(["payments"])]);
+    place.status("new").await;
+    let id = one(&place, "a1");
+    let finding = finding(&place, id, "not-served").await;
+    assert!(finding.what.contains("alive: test"), "{finding:?}");
+    second.drained().await;
+}
+
+async fn a_pause_is_named_with_who_and_why(place: Place) {
+    let relay = Running::start(&place.log, [route("all", &Broker::new())]);
+    place.status("all").await;
+    let actor = Actor { name: "anna".to_owned(), reason: Some("maintenance".to_owned()) };
+    place.admin.pause("all", &actor).await.unwrap();
+    until("the lane to rest", async || {
+        let id = one(&place, "p1");
+        found(&place, id).await.first().is_some_and(|finding| finding.code == "paused")
+    })
+    .await;
+    let id = one(&place, "a1");
+    let finding = finding(&place, id, "paused").await;
+    assert_eq!(finding.what, "the route is paused by anna: maintenance");
+    assert_eq!(finding.fix.as_deref(), Some("postrider route resume all"));
+    relay.drained().await;
+}
+
+async fn a_destination_that_refuses_is_named(place: Place) {
+    let broker = Broker::new();
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    let id = one(&place, "a1");
+    let ms = Duration::from_millis;
+    let relay = Running::start(&place.log, [route("all", &broker).breaker(ms(1), ms(5))]);
+    let finding = finding(&place, id, "unavailable").await;
+    assert!(finding.what.contains("takes nothing (down: ") && finding.what.contains("says test"), "{finding:?}");
+    broker.accept();
+    relay.drained().await;
+}
+
+async fn a_scheduled_message_says_when(place: Place) {
+    let later = Timestamp::now().saturating_add(Duration::from_hours(2));
+    let envelope = Envelope { deliver_at: Some(later), ..message("a1") };
+    let id = envelope.id;
+    place.commit(vec![envelope]);
+    let relay = Running::start(&place.log, [route("all", &Broker::new())]);
+    let finding = finding(&place, id, "scheduled").await;
+    assert!(finding.what.contains("in 1h 59m") || finding.what.contains("in 2h"), "{finding:?}");
+    relay.drained().await;
+}
+
+fn slow_retry() -> RetryPolicy {
+    RetryPolicy { backoff: postrider::core::retry::Backoff::Fixed { wait: Duration::from_hours(1) }, ..retries(5) }
+}
+
+async fn a_refused_message_says_how_often_and_why(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1"]);
+    let id = one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker).retry(slow_retry())]);
+    let finding = finding(&place, id, "retrying").await;
+    assert!(
+        finding.what.contains("after 1 attempt (refused: ") && finding.what.contains("next attempt in"),
+        "{finding:?}"
+    );
+    relay.drained().await;
+}
+
+async fn a_dead_message_and_those_behind_it_are_told_apart(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1"]);
+    let (head, behind) = (one(&place, "a1"), one(&place, "a2"));
+    let relay = Running::start(&place.log, [route("all", &broker).retry(retries(1))]);
+    let dead = finding(&place, head, "dead").await;
+    assert!(dead.fix.unwrap().contains(&format!("postrider dead redrive --route all --id {head}")));
+    let held = finding(&place, behind, "held").await;
+    assert!(held.what.contains(&format!("behind message {head}")) && held.what.contains("which is dead"), "{held:?}");
+    relay.drained().await;
+}
+
+async fn a_message_without_an_answer_is_named(place: Place) {
+    let broker = Broker::new();
+    broker.stick(Stuck::Everything);
+    let id = one(&place, "a1");
+    let publish_timeout = Duration::from_hours(1);
+    let relay = Running::start(&place.log, [Route::new("all", broker.clone()).publish_timeout(publish_timeout)]);
+    let finding = finding(&place, id, "attempted").await;
+    assert!(finding.what.contains("has no answer from the destination yet"), "{finding:?}");
+    relay.crash().await;
+}
