@@ -181,7 +181,7 @@ impl Session {
     /// As [`Self::observe`], with a planted mistake. What lies between two statements is a little longer than usual, so that a
     /// mistake shows itself soon.
     async fn observe_wrongly(&self) -> Work<Observed> {
-        let pause = || tokio::time::sleep(std::time::Duration::from_millis(2));
+        let pause = || tokio::time::sleep(std::time::Duration::from_millis(8));
         let early = self.client.query_one(&self.last, &[]).await?;
         if self.plant.is(Plant::LastBeforeTarget) {
             pause().await;

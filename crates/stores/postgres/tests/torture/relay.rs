@@ -1,0 +1,142 @@
+//! The relays: they take the lane, read and settle for a while, and drop everything; they sleep through their leases and go
+//! on as if nothing had been; and their sessions are ended under them.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use postrider_core::{
+    lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
+    log::{Log, PageLimit, Retention, Settlement},
+    topic::TopicFilter,
+};
+use postrider_store_postgres::PostgresStore;
+use postrider_testkit::random::Random;
+
+use crate::{support::connect, world::World};
+
+/// Records of a page: an owner takes one of these.
+const PAGES: [u32; 3] = [37, 37, 1_000];
+
+/// Pages that a relay reads between two settlements.
+const PAGES_UNSETTLED_MAX: u64 = 10;
+
+const LEASE: Duration = Duration::from_millis(500);
+
+/// Takes the lane again and again. Ends when all is written and read.
+pub(crate) async fn run(world: World, seed: u64) {
+    let mut random = Random::new(seed);
+    let store = world.store().await;
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
+    let spec = RouteSpec { name: "r".into(), topics, order, lanes: 1, start };
+    loop {
+        let node = Node {
+            id: NodeId::generate(),
+            name: "relay".into(),
+            routes: vec!["r".into()],
+            lease_life: LEASE,
+            standstills: Vec::new(),
+        };
+        store.register(&node, std::slice::from_ref(&spec)).await.unwrap();
+        if store.acquire(&lane, &node).await.unwrap().is_none() {
+            store.retire(node.id).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        }
+        let records = PAGES[usize::try_from(random.below(3)).unwrap()];
+        let limit = PageLimit { records, bytes: 1 << 20 };
+        let done = own(&world, &store, &lane, &node, limit, &mut random).await;
+        store.retire(node.id).await.unwrap();
+        if done {
+            return;
+        }
+        world.takes.fetch_add(1, Ordering::SeqCst);
+        world.duplicates_max.fetch_add((PAGES_UNSETTLED_MAX + 1) * u64::from(records), Ordering::SeqCst);
+    }
+}
+
+/// Returns whether everything is read.
+async fn own(
+    world: &World,
+    store: &PostgresStore,
+    lane: &LaneId,
+    node: &Node,
+    limit: PageLimit,
+    random: &mut Random,
+) -> bool {
+    // Somebody may have been quicker, if this took longer than the lease.
+    let Some(lease) = store.acquire(lane, node).await.unwrap() else { return false };
+    let Ok(resumed) = store.resume(&lease).await else { return false };
+    let mut cursor = resumed.cursor;
+    let (mut number, mut unsettled, mut beaten) = (0, 0, Instant::now());
+    for _ in 0..20 + random.below(400) {
+        if beaten.elapsed() > LEASE / 4 {
+            store.heartbeat(node).await.unwrap();
+            beaten = Instant::now();
+        }
+        let all_written = world.is_written();
+        let page = match store.read(&lease, &cursor, limit).await {
+            Ok(page) => page,
+            Err(error) if error.is_fenced() || error.is_transient() => {
+                world.fenced.fetch_add(1, Ordering::SeqCst);
+                return false;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        world.arrive(page.records.iter().map(|record| record.envelope.id));
+        unsettled += 1;
+        if random.chance(2) {
+            // Longer than the lease, and then on as if nothing had been.
+            tokio::time::sleep(LEASE * 3 / 2).await;
+        }
+        // Now and then only a part of the page counts as published; the rest comes again.
+        let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
+        let advance = if random.chance(100) { (page.marks)(part) } else { page.end.clone() };
+        if unsettled == PAGES_UNSETTLED_MAX || advance != page.end || random.chance(200) {
+            number += 1;
+            let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
+            match store.settle(&lease, &settlement).await {
+                Ok(()) => unsettled = 0,
+                Err(error) if error.is_fenced() => {
+                    world.fenced.fetch_add(1, Ordering::SeqCst);
+                    return false;
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+            if advance != page.end {
+                return false;
+            }
+        }
+        cursor = page.end;
+        if page.records.is_empty() {
+            if all_written && !page.more {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if random.chance(5) {
+            end_sessions(world.schema()).await;
+        }
+    }
+    false
+}
+
+/// Empties leaves as soon as they may be, and sooner if the store lets it.
+pub(crate) async fn purge(world: World) {
+    let store = world.store().await;
+    // Ends when everything is read.
+    while !world.is_read() {
+        let purged = store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap();
+        world.purged.fetch_add(purged, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Ends the sessions of this test's readers, as a crash or a network would.
+async fn end_sessions(schema: &str) {
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE $1 AND pid <> pg_backend_pid()
+                AND application_name = 'postrider' AND query LIKE '%pg_visible_in_snapshot%'";
+    connect().await.execute(sql, &[&format!("%{schema}%")]).await.unwrap();
+}

@@ -1,0 +1,184 @@
+//! What writers and relays share: the tables, the producers' own log, and what arrived.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use postrider_core::envelope::MessageId;
+use postrider_store_postgres::{Postgres, PostgresStore, planted::Plant};
+use postrider_testkit::checker::{Enqueued, Verdict, check};
+use tokio_postgres::Transaction;
+
+use crate::support::{Place, connect, url};
+
+/// How hard it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) time: Duration,
+    pub(crate) writers: u64,
+    /// Keys that the writers share: the fewer, the more often one waits for another.
+    pub(crate) keys: u64,
+    /// The longest time that a transaction is held, in milliseconds.
+    pub(crate) hold_millis_max: u64,
+    /// Messages of a large transaction.
+    pub(crate) bulk: u64,
+    /// Whether transactions that have nothing to do with it stay open, here and in another database.
+    pub(crate) bystanders: bool,
+    /// Numbers per block of the ring, as a power of two: small, so that the ring turns.
+    pub(crate) block_bits: u32,
+}
+
+impl Load {
+    pub(crate) fn whole(time: Duration) -> Self {
+        Self { time, writers: 32, keys: 200, hold_millis_max: 2_000, bulk: 10_000, bystanders: true, block_bits: 10 }
+    }
+
+    /// Small transactions and a small ring: what goes wrong shows itself soon.
+    pub(crate) fn brief(time: Duration) -> Self {
+        Self { time, writers: 16, keys: 40, hold_millis_max: 200, bulk: 200, bystanders: false, block_bits: 6 }
+    }
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Times that the lane was taken and given up before the end.
+    pub(crate) takes: u64,
+    /// How many messages may come twice: those that its owners had read and not settled.
+    pub(crate) duplicates_max: u64,
+    /// Times that a relay was fenced because it had slept through its lease, or had lost its session.
+    pub(crate) fenced: u64,
+    pub(crate) bulks: u64,
+    pub(crate) prepared: u64,
+    pub(crate) purged: u64,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct World(Arc<Inner>);
+
+pub(crate) struct Inner {
+    place: Place,
+    pub(crate) plant: Plant,
+    pub(crate) load: Load,
+    pub(crate) dialect: Postgres,
+    written: AtomicBool,
+    read: AtomicBool,
+    enqueued: Mutex<Vec<Enqueued>>,
+    arrivals: Mutex<Vec<MessageId>>,
+    pub(crate) takes: AtomicU64,
+    pub(crate) duplicates_max: AtomicU64,
+    pub(crate) fenced: AtomicU64,
+    pub(crate) bulks: AtomicU64,
+    pub(crate) prepared: AtomicU64,
+    pub(crate) purged: AtomicU64,
+}
+
+impl std::ops::Deref for World {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl World {
+    pub(crate) async fn new(plant: Plant, load: Load) -> Self {
+        let place = Place::new(load.block_bits).await;
+        let schema = place.schema();
+        let sql = format!(
+            "CREATE TABLE \"{schema}\".keys (key bigint PRIMARY KEY, version bigint NOT NULL);
+             INSERT INTO \"{schema}\".keys SELECT key, 0 FROM generate_series(0, {}) AS key",
+            load.keys - 1
+        );
+        let client = connect().await;
+        client.batch_execute(&sql).await.unwrap();
+        if plant == Plant::SequenceCache {
+            client.batch_execute(&format!("ALTER SEQUENCE \"{schema}\".seq CACHE 10")).await.unwrap();
+        }
+        let dialect = place.store().dialect();
+        Self(Arc::new(Inner {
+            place,
+            plant,
+            load,
+            dialect,
+            written: AtomicBool::new(false),
+            read: AtomicBool::new(false),
+            enqueued: Mutex::default(),
+            arrivals: Mutex::default(),
+            takes: AtomicU64::new(0),
+            duplicates_max: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            bulks: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Inner {
+    /// One more process, so to speak, with sessions of its own.
+    pub(crate) async fn store(&self) -> PostgresStore {
+        let builder = PostgresStore::builder(&url()).schema(self.schema()).connections_max(4).migrate(false);
+        builder.plant(self.plant).open().await.unwrap()
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        self.place.schema()
+    }
+
+    /// Takes the lock that orders the key, and its next version with it.
+    pub(crate) async fn lock(&self, transaction: &Transaction<'_>, key: u64) -> u64 {
+        let schema = self.schema();
+        let sql = format!("UPDATE \"{schema}\".keys SET version = version + 1 WHERE key = $1 RETURNING version");
+        let row = transaction.query_one(&sql, &[&key.cast_signed()]).await.unwrap();
+        row.get::<_, i64>(0).cast_unsigned()
+    }
+
+    /// The producers' own log: what became of a transaction's messages.
+    pub(crate) fn note(&self, messages: Vec<Enqueued>, committed: bool) {
+        let noted =
+            messages.into_iter().map(|message| Enqueued { committed: committed && message.committed, ..message });
+        self.enqueued.lock().unwrap().extend(noted);
+    }
+
+    pub(crate) fn arrive(&self, ids: impl Iterator<Item = MessageId>) {
+        self.arrivals.lock().unwrap().extend(ids);
+    }
+
+    pub(crate) fn all_is_written(&self) {
+        self.written.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn all_is_read(&self) {
+        self.read.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.read.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        check(&self.enqueued.lock().unwrap(), &self.arrivals.lock().unwrap())
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        Counts {
+            takes: count(&self.takes),
+            duplicates_max: count(&self.duplicates_max),
+            fenced: count(&self.fenced),
+            bulks: count(&self.bulks),
+            prepared: count(&self.prepared),
+            purged: count(&self.purged),
+        }
+    }
+}
