@@ -37,6 +37,15 @@ pub(crate) struct Place {
     pub(crate) table_prefix: Option<String>,
 }
 
+/// What the roles of a database are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Roles<'a> {
+    pub(crate) app: &'a str,
+    pub(crate) relay: &'a str,
+    pub(crate) viewer: &'a str,
+    pub(crate) migrate: &'a str,
+}
+
 /// What the command line asks of a store beside its contracts.
 pub(crate) trait StoreAdapter: Sync {
     /// Opens it. With `migrate`, makes it if there is none and brings its schema up to date; without, changes nothing.
@@ -53,6 +62,9 @@ pub(crate) trait StoreAdapter: Sync {
 
     /// All migrations as a script.
     fn migration_script(&self, place: &Place) -> Result<String>;
+
+    /// The script that gives roles what each of them needs.
+    fn role_script(&self, place: &Place, roles: &Roles<'_>) -> Result<String>;
 }
 
 /// The store that a URL means, and the rest of the URL.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
     core::BoxFuture,
-    postgres::{Postgres, PostgresStore, SCHEMA, migrations},
+    postgres::{self, Postgres, PostgresStore, SCHEMA, migrations},
 };
 
-use crate::registry::{OpenStore, Place, StoreAdapter};
+use crate::registry::{OpenStore, Place, Roles, StoreAdapter};
 
 pub(crate) struct Adapter;
 
@@ -26,10 +26,8 @@ impl StoreAdapter for Adapter {
     fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
         let outbox = Outbox::new(dialect(place)?);
         wait(async {
-            let failed = |error: tokio_postgres::Error| Error::new(ErrorKind::Unavailable, "enqueue").caused_by(error);
-            let (mut client, connection) =
-                tokio_postgres::connect(&url(place), tokio_postgres::NoTls).await.map_err(failed)?;
-            tokio::spawn(connection);
+            let mut client = postgres::connect(&url(place)).await?;
+            let failed = |error| postgres::error(error, "enqueue");
             let mut transaction = client.transaction().await.map_err(failed)?;
             outbox.enqueue_raw(&mut transaction, vec![envelope]).await?;
             transaction.commit().await.map_err(failed)
@@ -48,6 +46,11 @@ impl StoreAdapter for Adapter {
 
     fn migration_script(&self, place: &Place) -> Result<String> {
         Ok(migrations::sql(&dialect(place)?))
+    }
+
+    fn role_script(&self, place: &Place, roles: &Roles<'_>) -> Result<String> {
+        let Roles { app, relay, viewer, migrate } = *roles;
+        migrations::roles(&dialect(place)?, &migrations::Roles { app, relay, viewer, migrate })
     }
 }
 

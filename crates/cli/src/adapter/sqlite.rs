@@ -12,7 +12,7 @@ use postrider::{
 };
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::registry::{OpenStore, Place, StoreAdapter};
+use crate::registry::{OpenStore, Place, Roles, StoreAdapter};
 
 /// How long an enqueue waits for another writer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +61,11 @@ impl StoreAdapter for Adapter {
 
     fn migration_script(&self, place: &Place) -> Result<String> {
         Ok(migrations::sql(&dialect(place)?))
+    }
+
+    fn role_script(&self, _place: &Place, _roles: &Roles<'_>) -> Result<String> {
+        let message = "SQLite has no roles; the permissions of the file say who may do what";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 }
 

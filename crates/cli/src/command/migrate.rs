@@ -1,9 +1,12 @@
 //! `postrider migrate`: the schema of a store, looked at, planned, applied or printed.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use super::store::StoreArguments;
-use crate::exit::{Code, Outcome};
+use crate::{
+    exit::{Code, Outcome},
+    registry::Roles,
+};
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -15,6 +18,26 @@ pub(crate) enum Action {
     Up(StoreArguments),
     /// Prints all migrations as a script, for people who apply them by hand.
     Sql(StoreArguments),
+    /// Prints a script that gives four database roles what each needs and no more; connects to nothing.
+    Roles(RoleArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct RoleArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Enqueues, and reads nothing.
+    #[arg(long, value_name = "ROLE", default_value = "postrider_app")]
+    app: String,
+    /// Runs the relay, and acts for operators.
+    #[arg(long, value_name = "ROLE", default_value = "postrider_relay")]
+    relay: String,
+    /// Looks at the status, without payloads.
+    #[arg(long, value_name = "ROLE", default_value = "postrider_viewer")]
+    viewer: String,
+    /// Owns the tables and migrates them.
+    #[arg(long, value_name = "ROLE", default_value = "postrider_migrate")]
+    migrate: String,
 }
 
 pub(crate) fn run(action: &Action) -> Outcome {
@@ -25,6 +48,12 @@ pub(crate) fn run(action: &Action) -> Outcome {
         Action::Sql(store) => {
             let (adapter, place) = store.find()?;
             print!("{}", adapter.migration_script(&place)?);
+            Ok(Code::Done)
+        }
+        Action::Roles(arguments) => {
+            let RoleArguments { store, app, relay, viewer, migrate } = arguments;
+            let (adapter, place) = store.find()?;
+            print!("{}", adapter.role_script(&place, &Roles { app, relay, viewer, migrate })?);
             Ok(Code::Done)
         }
     }

@@ -2,16 +2,17 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Pool, Runtime};
 use postrider_core::{Error, ErrorKind, Result};
-use tokio_postgres::{Config, NoTls};
 
 use crate::{
     Inner, PostgresStore,
+    access::Access,
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
     migrations,
@@ -26,7 +27,7 @@ const CONNECTIONS_MAX: usize = 8;
 const CONNECTION_WAIT: Duration = Duration::from_secs(10);
 
 /// Options of a store. Made by [`PostgresStore::builder`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Builder {
     url: String,
@@ -110,12 +111,12 @@ impl Builder {
     pub async fn open(self) -> Result<PostgresStore> {
         let dialect = Postgres::new(&self.schema, &self.prefix)?;
         migrations::check_block_bits(self.block_bits)?;
-        let config = parse(&self.url)?;
-        let pool = self.pool(&config)?;
+        let access = Access::parse(&self.url)?;
+        let pool = self.pool(&access)?;
         let block_bits = self.prepare(&pool, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
         Ok(PostgresStore(Arc::new(Inner {
             pool,
-            config,
+            access,
             dialect,
             block_bits,
             raise: self.raise,
@@ -127,10 +128,8 @@ impl Builder {
         })))
     }
 
-    fn pool(&self, config: &Config) -> Result<Pool> {
-        let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config.clone(), NoTls, manager);
-        Pool::builder(manager)
+    fn pool(&self, access: &Access) -> Result<Pool> {
+        Pool::builder(access.manager())
             .max_size(self.connections_max)
             .wait_timeout(Some(CONNECTION_WAIT))
             .create_timeout(Some(CONNECTION_WAIT))
@@ -150,13 +149,13 @@ impl Builder {
     }
 }
 
-/// A URL as a configuration. The URL may hold a password, so errors do not repeat it.
-pub(crate) fn parse(url: &str) -> Result<Config> {
-    let mut config: Config = url
-        .parse()
-        .map_err(|_| Error::invalid("not a PostgreSQL URL; write `postgres://user:password@host:port/database`"))?;
-    if config.get_application_name().is_none() {
-        config.application_name("postrider");
+/// Without the URL, which may hold a password.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("schema", &self.schema)
+            .field("prefix", &self.prefix)
+            .field("migrate", &self.migrate)
+            .finish_non_exhaustive()
     }
-    Ok(config)
 }

@@ -8,6 +8,8 @@ use deadpool_postgres::PoolError;
 use postrider_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
+use crate::access;
+
 /// What went wrong, before it has a name.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -66,12 +68,21 @@ pub(crate) fn corrupt(what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Translates an error of tokio-postgres.
+/// Translates an error of tokio-postgres by its SQLSTATE, for whoever commits a transaction with messages in it.
+/// `operation` is what was being done.
+#[must_use]
+pub fn error(error: tokio_postgres::Error, operation: &'static str) -> Error {
+    from_postgres(error, operation)
+}
+
 pub(crate) fn from_postgres(error: tokio_postgres::Error, operation: &'static str) -> Error {
     match error.code() {
         Some(code) => from_code(code.code(), operation).caused_by(error),
         // No answer of the server: the connection failed, or the answer could not be read.
-        None => Error::new(ErrorKind::Unavailable, operation).caused_by(error),
+        None => match access::trouble(&error) {
+            Some(what) => Error::new(ErrorKind::Denied, what).with("to", operation).caused_by(error),
+            None => Error::new(ErrorKind::Unavailable, operation).caused_by(error),
+        },
     }
 }
 

@@ -24,9 +24,14 @@
 //! snapshots: late commits are never skipped, and no open transaction, long or prepared, holds up the messages of others.
 //!
 //! **What it needs.** PostgreSQL 13 or later; the primary, not a standby; for the relay a connection without a pooler in
-//! between (producers may have one). Connections are not encrypted so far: TLS is still to come, and a URL that insists on
-//! it (`sslmode=require`) is refused. With `synchronous_commit = off`, or a fail-over to a standby that lags, the database
+//! between (producers may have one). With `synchronous_commit = off`, or a fail-over to a standby that lags, the database
 //! itself may take back a commit whose message is published already.
+//!
+//! **TLS.** A host that is neither loopback nor a Unix socket needs TLS with a certificate that is verified, chain and host
+//! name, unless the URL says `sslmode=disable`. `require`, `verify-ca` and `verify-full` all mean the same: verified in full.
+//! `prefer` and `allow` are refused, for they fall back to clear text without a word. `sslrootcert` names a PEM file of
+//! authorities to trust instead of the system's (`system` is those), `sslcert` and `sslkey` what this client shows; any of
+//! them asks for TLS by itself. The URL may name several hosts: the one that accepts writes is taken.
 //!
 //! **After a crash or fail-over of the server** every lease from before is fenced: what its owner has read may not exist
 //! any more. The relay takes its lanes anew and goes on from what is persisted.
@@ -39,6 +44,7 @@
 //! |---|---|
 //! | `sqlx` | enqueue in `sqlx::Transaction<'_, sqlx::Postgres>` |
 //! | `planted` | mistakes of the reader that the tests must find; for tests alone |
+//! | `tls` (default) | encrypted connections, by rustls |
 
 pub mod enlist;
 
@@ -68,6 +74,7 @@ mod admin;
 
 mod wake;
 
+mod access;
 mod config;
 mod db;
 mod error;
@@ -89,15 +96,16 @@ use postrider_core::{
     lease::{LaneId, Lease},
     log::Cursor,
 };
-use tokio_postgres::Config;
 
+use crate::{access::Access, error::Work, planted::Plant, read::Remembered, session::Session};
 pub use crate::{
+    access::connect,
     config::Builder,
     dialect::{PREFIX_BYTES_MAX, Postgres, SCHEMA, SCHEMA_BYTES_MAX},
+    error::error,
     lease::LANES_MAX,
     wake::{Notifier, Waker},
 };
-use crate::{error::Work, planted::Plant, read::Remembered, session::Session};
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///
@@ -107,7 +115,7 @@ pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
     pool: Pool,
-    config: Config,
+    access: Access,
     dialect: Postgres,
     block_bits: u32,
     raise: bool,
@@ -152,7 +160,7 @@ impl PostgresStore {
     /// Announces commits to the relays of other processes; see [`Notifier`]. Must be called on a tokio runtime.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::start(self.0.config.clone(), &self.0.dialect)
+        Notifier::start(self.0.access.clone(), &self.0.dialect)
     }
 
     async fn client(&self) -> Work<Object> {
@@ -166,7 +174,7 @@ impl PostgresStore {
             Some(live) if !live.is_over() => Ok(Arc::clone(live)),
             _ => {
                 *session = None;
-                let new = Session::connect(&self.0.config, &self.0.dialect, self.0.plant).await?;
+                let new = Session::connect(&self.0.access, &self.0.dialect, self.0.plant).await?;
                 *session = Some(Arc::clone(&new));
                 Ok(new)
             }

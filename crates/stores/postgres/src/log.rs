@@ -117,7 +117,7 @@ impl Log for PostgresStore {
     fn hint(&self) -> BoxFuture<'_, ()> {
         let mut changes = self.0.waker.subscribe();
         Box::pin(async move {
-            self.0.waker.listen(&self.0.config, &self.0.dialect);
+            self.0.waker.listen(&self.0.access, &self.0.dialect);
             // The sender lives as long as the store; if it went, waiting on would be as right as returning.
             let _ = changes.changed().await;
         })

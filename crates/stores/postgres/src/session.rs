@@ -11,10 +11,11 @@ use std::{
 };
 
 use postrider_core::{Error, ErrorKind};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement, types::ToSql};
+use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use uuid::Uuid;
 
 use crate::{
+    access::Access,
     cursor::Identity,
     dialect::{LEAVES, Postgres},
     error::Work,
@@ -119,10 +120,8 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects, and refuses what a reader must not be connected to.
-    pub(crate) async fn connect(config: &Config, dialect: &Postgres, plant: Plant) -> Work<Arc<Self>> {
-        let (client, connection) = config.connect(NoTls).await?;
-        // Ends with the client, or with the connection; whoever uses the client then learns of it.
-        tokio::spawn(connection);
+    pub(crate) async fn connect(access: &Access, dialect: &Postgres, plant: Plant) -> Work<Arc<Self>> {
+        let client = access.client().await?;
         client.batch_execute(SETTINGS).await?;
         let prepare = async |sql: &str| client.prepare(&dialect.render(sql)).await;
         let snapshot = prepare(observe::SNAPSHOT).await?;

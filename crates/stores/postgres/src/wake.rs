@@ -19,9 +19,10 @@ use std::{
 
 use postrider_core::Result;
 use tokio::sync::{Notify, watch};
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio_postgres::AsyncMessage;
 
 use crate::{
+    access::Access,
     dialect::Postgres,
     error::{Fault, Work},
 };
@@ -55,9 +56,9 @@ impl Waker {
     }
 
     /// Starts to listen for other processes, once. It ends when the last handle on the signal is gone.
-    pub(crate) fn listen(&self, config: &Config, dialect: &Postgres) {
+    pub(crate) fn listen(&self, access: &Access, dialect: &Postgres) {
         if !self.listening.swap(true, Ordering::SeqCst) {
-            tokio::spawn(listen(config.clone(), dialect.clone(), Arc::downgrade(&self.changes)));
+            tokio::spawn(listen(access.clone(), dialect.clone(), Arc::downgrade(&self.changes)));
         }
     }
 }
@@ -67,10 +68,10 @@ fn wake(changes: &watch::Sender<u64>) {
 }
 
 /// Ends when nobody can wait any more.
-async fn listen(config: Config, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
+async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
     let mut pause = Duration::from_millis(100);
     while changes.strong_count() > 0 {
-        if listen_once(&config, &dialect, &changes).await.is_ok() {
+        if listen_once(&access, &dialect, &changes).await.is_ok() {
             pause = Duration::from_millis(100);
         }
         tokio::time::sleep(pause).await;
@@ -79,8 +80,8 @@ async fn listen(config: Config, dialect: Postgres, changes: Weak<watch::Sender<u
 }
 
 /// Until the connection is lost.
-async fn listen_once(config: &Config, dialect: &Postgres, changes: &Weak<watch::Sender<u64>>) -> Work<()> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+async fn listen_once(access: &Access, dialect: &Postgres, changes: &Weak<watch::Sender<u64>>) -> Work<()> {
+    let (client, mut connection) = access.connect().await?;
     let sql = format!("LISTEN \"{}\"", dialect.channel());
     let mut setting_up = Box::pin(async move {
         client.batch_execute(&sql).await?;
@@ -127,14 +128,14 @@ impl Notifier {
     /// Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// If the URL is malformed.
+    /// If the URL is malformed, or the certificates that it names cannot be read.
     pub fn connect(url: &str, dialect: &Postgres) -> Result<Self> {
-        Ok(Self::start(crate::config::parse(url)?, dialect))
+        Ok(Self::start(Access::parse(url)?, dialect))
     }
 
-    pub(crate) fn start(config: Config, dialect: &Postgres) -> Self {
+    pub(crate) fn start(access: Access, dialect: &Postgres) -> Self {
         let asked = Arc::new(Notify::new());
-        tokio::spawn(announce(config, dialect.channel(), Arc::downgrade(&asked)));
+        tokio::spawn(announce(access, dialect.channel(), Arc::downgrade(&asked)));
         Self(asked)
     }
 
@@ -145,10 +146,10 @@ impl Notifier {
 }
 
 /// Ends when the last handle is gone.
-async fn announce(config: Config, channel: String, asked: Weak<Notify>) {
+async fn announce(access: Access, channel: String, asked: Weak<Notify>) {
     let mut pause = Duration::from_millis(100);
     while asked.strong_count() > 0 {
-        if announce_on(&config, &channel, &asked).await.is_ok() {
+        if announce_on(&access, &channel, &asked).await.is_ok() {
             pause = Duration::from_millis(100);
         }
         tokio::time::sleep(pause).await;
@@ -157,9 +158,8 @@ async fn announce(config: Config, channel: String, asked: Weak<Notify>) {
 }
 
 /// Until the connection is lost or the last handle is gone.
-async fn announce_on(config: &Config, channel: &str, asked: &Weak<Notify>) -> Work<()> {
-    let (client, connection) = config.connect(NoTls).await?;
-    tokio::spawn(connection);
+async fn announce_on(access: &Access, channel: &str, asked: &Weak<Notify>) -> Work<()> {
+    let client = access.client().await?;
     let statement = client.prepare("SELECT pg_notify($1, '')").await?;
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };

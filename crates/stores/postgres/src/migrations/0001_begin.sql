@@ -153,6 +153,7 @@ CREATE FUNCTION {enqueue} (
     id           uuid        DEFAULT gen_random_uuid()
 ) RETURNS uuid LANGUAGE sql VOLATILE AS $function$
     INSERT INTO {log} (id, topic, name, key, deliver_at, expires_at, attempts_max, headers, payload)
-    VALUES ($9, $1, $2, $4, $6, $7, $8, convert_to($5::text, 'UTF8'), $3)
-    RETURNING id
+    VALUES ($9, $1, $2, $4, $6, $7, $8, convert_to($5::text, 'UTF8'), $3);
+    -- Not RETURNING, which needs the right to read.
+    SELECT $9
 $function$;

@@ -5,18 +5,22 @@
 //! two openers that race apply each of them once, and a crash leaves all of them or none. A database that is newer than
 //! this program is refused rather than guessed at.
 
+mod roles;
+
 use std::fmt;
 
 use deadpool_postgres::Object;
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
 
 use crate::{
-    config,
+    access::Access,
     db::{Db, unsigned},
     dialect::Postgres,
     error::{Fault, Work, corrupt},
     values::Instant,
 };
+
+pub use self::roles::{Roles, roles};
 
 /// Every migration, oldest first. Append only.
 const MIGRATIONS: [Migration; 2] = [
@@ -126,8 +130,7 @@ pub fn sql(dialect: &Postgres) -> String {
 }
 
 async fn connect(url: &str) -> Work<Object> {
-    let manager = deadpool_postgres::Manager::new(config::parse(url)?, tokio_postgres::NoTls);
-    let pool = deadpool_postgres::Pool::builder(manager).max_size(1).build();
+    let pool = deadpool_postgres::Pool::builder(Access::parse(url)?.manager()).max_size(1).build();
     let pool = pool.map_err(|e| Error::new(ErrorKind::Invalid, "build the pool of connections").caused_by(e))?;
     Ok(pool.get().await?)
 }

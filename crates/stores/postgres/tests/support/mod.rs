@@ -35,7 +35,11 @@ pub(crate) fn url() -> String {
 }
 
 pub(crate) async fn connect() -> Client {
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.expect("connect to the test server");
+    connect_to(&url()).await
+}
+
+pub(crate) async fn connect_to(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect to the test server");
     tokio::spawn(connection);
     client
 }
@@ -51,12 +55,9 @@ impl Schema {
     pub(crate) fn name(&self) -> &str {
         &self.0
     }
-}
 
-impl Drop for Schema {
     /// On a thread of its own, for the test's runtime may be going down.
-    fn drop(&mut self) {
-        let sql = format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", self.0);
+    pub(crate) fn clean_up_with(&self, sql: String) {
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
@@ -67,6 +68,12 @@ impl Drop for Schema {
             });
         });
         let _ = dropping.join();
+    }
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        self.clean_up_with(format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", self.0));
     }
 }
 
@@ -156,9 +163,14 @@ enum Step {
 
 impl Application {
     pub(crate) async fn begin(store: &PostgresStore) -> Self {
+        Self::begin_at(&url(), store).await
+    }
+
+    /// As whoever the URL names.
+    pub(crate) async fn begin_at(url: &str, store: &PostgresStore) -> Self {
         let (steps, mut queue) = tokio::sync::mpsc::unbounded_channel();
         let (dialect, waker) = (store.dialect(), store.waker());
-        let mut client = connect().await;
+        let mut client = connect_to(url).await;
         tokio::spawn(async move {
             perform(&mut client, &dialect, &mut queue).await;
             waker.wake();

@@ -1,0 +1,194 @@
+//! Access: from a URL to connections, each of them to the right server and encrypted where it has to be.
+//!
+//! One rule for the pool, the reader, the listener, the notifier and the command line alike: **a host that is neither
+//! loopback nor a Unix socket needs TLS whose certificate is verified, chain and host name**, unless the URL says
+//! `sslmode=disable`. There is nothing in between: encryption without verification protects from nobody who can sit in the
+//! middle, and falling back to clear text is decided by that same person.
+//!
+//! | `sslmode` | Means |
+//! |---|---|
+//! | not given | verified TLS for a remote host; clear text for loopback and Unix sockets |
+//! | `disable` | clear text |
+//! | `require`, `verify-ca`, `verify-full` | verified TLS, always in full: chain and host name |
+//! | `prefer`, `allow` | refused: both fall back to clear text without a word |
+//!
+//! `sslrootcert` names a PEM file with the authorities to trust instead of the system's (`system` is those). `sslcert` and
+//! `sslkey` name the certificate and the key that this client shows. Any of the three asks for TLS by itself.
+//!
+//! Of several hosts the one that accepts writes is taken: a standby cannot serve a relay.
+
+mod tls;
+mod url;
+
+use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
+use postrider_core::{Error, Result};
+use tokio_postgres::{
+    Client, Config, Connection, Socket,
+    config::{Host, SslMode, TargetSessionAttrs},
+};
+
+pub(crate) use self::tls::trouble;
+use self::{tls::Tls, url::Url};
+use crate::error::Work;
+
+/// What a URL comes down to. Cheap enough to clone for each connection.
+#[derive(Clone)]
+pub(crate) struct Access {
+    config: Config,
+    tls: Tls,
+}
+
+/// Opens one connection by the rules of this store (see the crate's documentation on TLS), for whoever enqueues without
+/// opening the store. Must be called on a tokio runtime; the connection is driven by a task that ends with the client.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](postrider_core::ErrorKind::Invalid) if the URL is wrong, `Denied` if the server refuses or is not
+/// who it should be, `Unavailable` if it cannot be reached. None of them repeats the URL, which may hold a password.
+pub async fn connect(url: &str) -> Result<Client> {
+    let access = Access::parse(url)?;
+    access.client().await.map_err(|fault| fault.into_error("connect"))
+}
+
+impl Access {
+    /// Reads a URL, and the certificates that it names.
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let Url { rest, ssl } = Url::split(url)?;
+        let mut config: Config = rest.parse().map_err(|_| malformed())?;
+        if config.get_application_name().is_none() {
+            config.application_name("postrider");
+        }
+        if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        let wanted = ssl.is_wanted()?.unwrap_or_else(|| config.get_hosts().iter().any(is_remote));
+        let tls = if wanted { Tls::verified(&ssl)? } else { Tls::Off };
+        config.ssl_mode(if wanted { SslMode::Require } else { SslMode::Disable });
+        Ok(Self { config, tls })
+    }
+
+    /// A connection and what drives it.
+    pub(crate) async fn connect(&self) -> Work<(Client, Connection<Socket, tls::Stream>)> {
+        Ok(self.config.connect(self.tls.clone()).await?)
+    }
+
+    /// A connection that a task drives until the client is dropped or the server is gone.
+    pub(crate) async fn client(&self) -> Work<Client> {
+        let (client, connection) = self.connect().await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// What makes the connections of a pool.
+    pub(crate) fn manager(&self) -> Manager {
+        let options = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        Manager::from_config(self.config.clone(), self.tls.clone(), options)
+    }
+}
+
+/// The URL may hold a password, so errors do not repeat it.
+fn malformed() -> Error {
+    Error::invalid("not a PostgreSQL URL; write `postgres://user:password@host:port/database`")
+}
+
+fn is_remote(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => match name.parse::<std::net::IpAddr>() {
+            Ok(address) => !address.to_canonical().is_loopback(),
+            Err(_) => !name.eq_ignore_ascii_case("localhost"),
+        },
+        #[cfg(unix)]
+        Host::Unix(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(url: &str) -> SslMode {
+        Access::parse(url).unwrap().config.get_ssl_mode()
+    }
+
+    fn refused(url: &str) -> String {
+        Access::parse(url).err().expect("refused").to_string()
+    }
+
+    #[test]
+    fn clear_text_stays_on_this_machine_unless_it_is_asked_for() {
+        for local in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "%2Fvar%2Frun"] {
+            assert_eq!(mode(&format!("postgres://u@{local}/d")), SslMode::Disable, "{local}");
+        }
+        for url in ["postgres://u@db.example/d?sslmode=disable", "postgresql://u@10.0.0.1/d?x=1&sslmode=disable"] {
+            let known = url.replace("x=1&", "connect_timeout=1&");
+            assert_eq!(mode(&known), SslMode::Disable, "{url}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn everything_else_is_verified() {
+        for url in [
+            "postgres://u@db.example/d",
+            "postgres://u@10.0.0.1/d",
+            "postgres://u@localhost,db.example/d",
+            "postgres://u@localhost/d?sslmode=require",
+            "postgres://u@localhost/d?sslmode=verify-ca",
+            "postgres://u@localhost/d?sslmode=verify-full&connect_timeout=3",
+            "postgres://u@localhost/d?sslrootcert=system",
+        ] {
+            assert_eq!(mode(url), SslMode::Require, "{url}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_tls_a_remote_host_is_refused() {
+        assert!(refused("postgres://u@db.example/d").contains("feature `tls`"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_parameter_is_said_by_its_name() {
+        let cases = [
+            ("sslmode=prefer", "clear text"),
+            ("sslmode=allow", "clear text"),
+            ("sslmode=always", "sslmode"),
+            ("sslmode=disable&sslmode=require", "sslmode"),
+            ("sslmode=disable&sslrootcert=ca.pem", "contradict"),
+            ("sslcrl=x.pem", "sslcrl"),
+            ("passfile=x", "passfile"),
+            ("colour=blue", "parameter"),
+        ];
+        for (parameters, part) in cases {
+            let told = refused(&format!("postgres://u:secret@localhost/d?{parameters}"));
+            assert!(told.contains(part) && !told.contains("secret"), "{parameters}: {told}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn certificates_that_are_not_there_are_named() {
+        for (parameters, part) in [
+            ("sslrootcert=nowhere.pem", "nowhere.pem"),
+            ("sslcert=a.pem", "sslkey"),
+            ("sslkey=a.pem", "sslcert"),
+            ("sslcert=nowhere.pem&sslkey=nowhere.key", "nowhere.pem"),
+        ] {
+            let told = refused(&format!("postgres://u:secret@localhost/d?{parameters}"));
+            assert!(told.contains(part) && !told.contains("secret"), "{parameters}: {told}");
+        }
+    }
+
+    #[test]
+    fn of_several_hosts_the_one_that_accepts_writes_is_wanted() {
+        let attrs = |url: &str| Access::parse(url).unwrap().config.get_target_session_attrs();
+        assert_eq!(attrs("postgres://u@localhost/d"), TargetSessionAttrs::Any);
+        assert_eq!(attrs("postgres://u@localhost:1,localhost:2/d"), TargetSessionAttrs::ReadWrite);
+    }
+
+    #[test]
+    fn a_password_is_never_repeated() {
+        for url in ["postgres://u:secret@h:notaport/d", "postgres://u:sec?secret=1@h/d?secret=2", "secret"] {
+            assert!(!refused(url).contains("secret"), "{url}");
+        }
+    }
+}
