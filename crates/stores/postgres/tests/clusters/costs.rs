@@ -1,0 +1,181 @@
+//! What reading and settling cost, in buffers and rows as the server itself counts them: never by time.
+//!
+//! The server explains every statement that it runs into its log, so what is measured is what the store really does.
+
+use std::{fs, time::Duration};
+
+use postrider_core::log::{Log, Retention};
+use postrider_store_postgres::PostgresStore;
+
+use crate::{
+    cluster::Cluster,
+    reader::{Reader, WHOLE, commit, number},
+};
+
+/// The server's log holds the plan of every statement, with what it touched.
+const EXPLAIN: &str = "session_preload_libraries=auto_explain auto_explain.log_min_duration=0 \
+                       auto_explain.log_analyze=on auto_explain.log_buffers=on auto_explain.log_timing=off \
+                       log_min_messages=log";
+
+/// What the server did since some moment.
+struct Meter {
+    log: String,
+    from: usize,
+}
+
+impl Meter {
+    fn start(cluster: &Cluster) -> Self {
+        let log = cluster.file("log");
+        let from = fs::read(&log).unwrap().len();
+        Self { log, from }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap()[self.from..]).into_owned()
+    }
+
+    /// Buffers of all statements. Of each plan the first line counts, for it holds what lies below.
+    fn buffers(&self) -> u64 {
+        self.text().split("Query Text:").skip(1).map(|plan| plan.lines().find_map(buffers).unwrap_or(0)).sum()
+    }
+
+    /// Rows that were looked at and passed over.
+    fn rows_removed(&self) -> u64 {
+        let counts = self.text();
+        let removed = counts.lines().filter_map(|line| line.trim().strip_prefix("Rows Removed by Filter:"));
+        removed.map(|count| count.trim().parse::<u64>().unwrap()).sum()
+    }
+}
+
+/// `Buffers: shared hit=5 read=1 dirtied=1`: hits and reads together.
+fn buffers(line: &str) -> Option<u64> {
+    let counts = line.trim().strip_prefix("Buffers:")?.split_whitespace();
+    let touched = counts.filter_map(|count| count.strip_prefix("hit=").or_else(|| count.strip_prefix("read=")));
+    Some(touched.map(|count| count.trim_end_matches(',').parse::<u64>().unwrap()).sum())
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time() {
+    const ROUNDS: usize = 240;
+    let cluster = Cluster::start(EXPLAIN);
+    let mut reader = Reader::open(&cluster.url()).await;
+    let mut holder = cluster.connect().await;
+    let held = holder.build_transaction().isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
+    let held = held.start().await.unwrap();
+    held.execute("SELECT count(*) FROM pg_class", &[]).await.unwrap();
+    let (mut reads, mut settlements) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let sent = commit(&cluster.url(), 5).await;
+        let meter = Meter::start(&cluster);
+        assert_eq!(reader.page(WHOLE).await.unwrap().0, sent);
+        reads.push(meter.buffers());
+        let meter = Meter::start(&cluster);
+        reader.settle().await.unwrap();
+        settlements.push(meter.buffers());
+        if round % 20 == 0 {
+            reader.store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap();
+        }
+    }
+    held.commit().await.unwrap();
+    for (what, costs) in [("read", reads), ("settlement", settlements)] {
+        let (early, late) = (median(costs[20..60].to_vec()), median(costs[ROUNDS - 40..].to_vec()));
+        println!("{what}: {early} buffers at first, {late} at last");
+        assert!(early > 0, "{what}: the server's log tells what it costs");
+        // An index may have become one page higher meanwhile.
+        assert!(late <= early + 4, "{what}: {early} buffers at first, {late} at last");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_open_transactions_make_a_page_no_dearer() {
+    const ROWS: usize = 2_000;
+    let cluster = Cluster::start(&format!("{EXPLAIN} max_prepared_transactions=600"));
+    let url = cluster.url();
+    // All in one leaf, so that nothing but the number of open transactions differs.
+    let store = PostgresStore::builder(&url).block_bits(20).open().await.unwrap();
+    let mut reader = Reader::take(store, "r").await;
+    let mut costs = Vec::new();
+    for open in [0, 500] {
+        let client = cluster.connect().await;
+        for i in 0..open {
+            let prepare = format!("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'open-{i}'");
+            client.batch_execute(&prepare).await.unwrap();
+        }
+        let sent = commit(&url, ROWS).await;
+        let meter = Meter::start(&cluster);
+        assert_eq!(reader.page(WHOLE).await.unwrap().0, sent);
+        let plans = meter.text();
+        assert!(plans.contains("Index Scan") && !plans.contains("Seq Scan on log"), "a range of the leaf's index");
+        assert!(plans.contains("pg_visible_in_snapshot(tx, $"), "snapshots are bound, and the plan is a general one");
+        costs.push((meter.buffers(), meter.rows_removed()));
+        reader.settle().await.unwrap();
+    }
+    println!("buffers, rows passed over: {costs:?}");
+    let [(few, _), (many, removed)] = costs[..] else { panic!("two") };
+    assert!(many <= few + few / 5 + 8, "{few} buffers with none open, {many} with 500");
+    assert_eq!(removed, 0, "nothing is scanned twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_transaction_costs_one_scan_when_it_ends_and_nothing_before() {
+    let cluster = Cluster::start(EXPLAIN);
+    let url = cluster.url();
+    let mut reader = Reader::open(&url).await;
+    let mut client = cluster.connect().await;
+    let mut early = client.transaction().await.unwrap();
+    let held = crate::reader::append(&mut early, 1).await;
+    let meter = Meter::start(&cluster);
+    for _ in 0..20 {
+        let sent = commit(&url, 50).await;
+        assert_eq!(reader.page(WHOLE).await.unwrap().0, sent);
+    }
+    assert_eq!(meter.rows_removed(), 0, "what is still open has nobody look at anything twice");
+    early.commit().await.unwrap();
+    let meter = Meter::start(&cluster);
+    assert_eq!(reader.read_on().await, held);
+    assert_eq!(meter.rows_removed(), 1_000, "its end is one look at all that was written since");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_readers_write_nothing() {
+    let cluster = Cluster::start("checkpoint_timeout=1h");
+    let url = cluster.url();
+    let one = Reader::open(&url).await;
+    let mut readers = [Reader::take(one.store.clone(), "other").await, one];
+    let client = cluster.connect().await;
+    commit(&url, 3).await;
+    // As the engine does it: a cursor is settled when it has moved.
+    async fn poll(readers: &mut [Reader; 2]) {
+        for reader in readers {
+            let before = reader.cursor.clone();
+            reader.read_on().await;
+            if reader.cursor != before {
+                reader.settle().await.unwrap();
+            }
+        }
+    }
+    poll(&mut readers).await;
+    poll(&mut readers).await;
+    let wal = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
+    let before = number(&client, wal).await;
+    for _ in 0..100 {
+        poll(&mut readers).await;
+    }
+    // The server itself writes a few records now and then, about running transactions; a settlement alone is larger.
+    let written = number(&client, wal).await - before;
+    assert!(written < 200, "{written} bytes of WAL by two routes without traffic");
+    // Others write, and not to the log: a new snapshot each time, and still nothing to settle.
+    let checkpoints = "SELECT count(*) FROM postrider.checkpoint";
+    let before = number(&client, checkpoints).await;
+    client.batch_execute("CREATE TABLE theirs (x int)").await.unwrap();
+    for _ in 0..50 {
+        client.batch_execute("INSERT INTO theirs VALUES (1)").await.unwrap();
+        poll(&mut readers).await;
+    }
+    assert_eq!(number(&client, checkpoints).await, before, "what others write is no reason to settle");
+}
