@@ -2,9 +2,8 @@
 //!
 //! A row of the log carries the id of its transaction. After a dump and restore that id is another cluster's, and no
 //! snapshot of this one says anything about it. The tables remember in which cluster, and as which table, they were made; if
-//! that is not where they are, all numbers drawn so far may belong to restored rows, and that is remembered in turn. Readers
-//! that begin with everything then begin with a rebase round, which asks no snapshot about such rows. (Cursors know by
-//! themselves where they count; see [`crate::cursor`].)
+//! that is not where they are, there may be such rows. Readers that begin with everything then begin with a rebase round,
+//! which asks no snapshot about them. (Cursors know by themselves where they count; see [`crate::cursor`].)
 
 use std::collections::HashMap;
 
@@ -17,11 +16,6 @@ use crate::{
 
 const KNOWN: &str = "SELECT name, value FROM {setting} WHERE name LIKE 'origin_%'";
 
-const SAVE: &str = "
-INSERT INTO {setting} (name, value)
-VALUES ('origin_system', $1), ('origin_table', $2), ('origin_restored', $3)
-    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-
 /// What is known of the log's rows.
 pub(crate) struct Origin {
     pub(crate) identity: Identity,
@@ -30,7 +24,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Looks, and remembers if the log has moved. Under the lock on readers.
+    /// Looks, and changes nothing.
     pub(crate) async fn of(db: &Db<'_>) -> Work<Self> {
         let identity = observe::identity(db).await?;
         let (system, table) = (identity.system.cast_signed(), i64::from(identity.table));
@@ -38,12 +32,8 @@ impl Origin {
         for row in db.query(KNOWN, &[]).await? {
             known.insert(row.try_get(0)?, row.try_get(1)?);
         }
-        if known.get("origin_system") == Some(&system) && known.get("origin_table") == Some(&table) {
-            return Ok(Self { identity, restored: known.get("origin_restored").is_some_and(|last| *last > 0) });
-        }
-        let last = observe::last(db).await?;
-        db.execute(SAVE, &[&system, &table, &last]).await?;
-        Ok(Self { identity, restored: last > 0 })
+        let is_here = known.get("origin_system") == Some(&system) && known.get("origin_table") == Some(&table);
+        Ok(Self { identity, restored: !is_here && observe::last(db).await? > 0 })
     }
 
     /// Where a reader begins that begins with everything.

@@ -48,9 +48,7 @@ INSERT INTO {setting} (name, value) VALUES ('block_bits', BLOCK_BITS);
 INSERT INTO {setting} (name, value)
 SELECT 'origin_system', system_identifier FROM pg_control_system()
  UNION ALL
-SELECT 'origin_table', '{log}'::regclass::oid::bigint
- UNION ALL
-SELECT 'origin_restored', 0;
+SELECT 'origin_table', '{log}'::regclass::oid::bigint;
 
 -- Readers of the log: routes, and replays of routes.
 CREATE TABLE {route} (
