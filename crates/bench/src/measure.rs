@@ -28,7 +28,7 @@ impl NullPublisher {
 
 impl Publisher for NullPublisher {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "null", run_max: 64, message_bytes_max: None }
+        PublisherCapabilities { name: "null", run_max: 64, message_bytes_max: None, batch_max: None, batches_max: None }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

@@ -28,4 +28,9 @@ pub struct PublisherCapabilities {
     pub run_max: u32,
     /// The largest message that it carries, if there is a limit.
     pub message_bytes_max: Option<usize>,
+    /// How many messages one publish may have, if fewer than the route would give it. A transport that makes a round trip
+    /// of each message says 1, so that a slow one delays nothing but its own key.
+    pub batch_max: Option<u32>,
+    /// How many publishes may be under way at the same time, if fewer than the route would start.
+    pub batches_max: Option<u32>,
 }

@@ -37,6 +37,8 @@ pub mod parked;
 
 pub mod transport;
 
+pub mod cloudevents;
+
 pub mod admin;
 
 pub mod capability;

@@ -64,7 +64,13 @@ where
     R: Future<Output: IntoOutcome> + Send + 'static,
 {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "handler", run_max: 1, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "handler",
+            run_max: 1,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

@@ -70,7 +70,13 @@ impl SimPublisher {
 
 impl Publisher for SimPublisher {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "simulated", run_max: self.sim.scenario.run_max, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "simulated",
+            run_max: self.sim.scenario.run_max,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

@@ -17,7 +17,13 @@ struct Discard;
 
 impl Publisher for Discard {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "discard", run_max: u32::MAX, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "discard",
+            run_max: u32::MAX,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

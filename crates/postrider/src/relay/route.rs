@@ -196,7 +196,8 @@ impl Route {
         self
     }
 
-    /// Messages of one publish, and publishes at the same time. Default 1000 and 8.
+    /// Messages of one publish, and publishes at the same time; fewer if the publisher's capabilities say so. Default 1000
+    /// and 8.
     pub fn batches(mut self, records: u32, at_the_same_time: u32) -> Self {
         (self.batch_records_max, self.batches_max) = (records, at_the_same_time);
         self
@@ -312,13 +313,15 @@ impl Route {
     }
 
     pub(crate) fn lane_options(&self, rate: Option<u32>, seed: u64, plant: Plant) -> LaneOptions {
+        let publisher = self.publisher.capabilities();
+        let at_most = |limit: Option<u32>, wanted: u32| limit.map_or(wanted, |limit| wanted.min(limit.max(1)));
         LaneOptions {
             window_records_max: self.window_records_max,
             window_bytes_max: self.window_bytes_max,
             page_records_max: self.page_records_max,
-            batch_records_max: self.batch_records_max,
-            batches_max: self.batches_max,
-            run_max: self.publisher.capabilities().run_max.max(1),
+            batch_records_max: at_most(publisher.batch_max, self.batch_records_max),
+            batches_max: at_most(publisher.batches_max, self.batches_max),
+            run_max: publisher.run_max.max(1),
             settle_every: self.settle_every,
             settle_after: self.settle_after,
             retry: self.retry.clone(),
@@ -349,6 +352,8 @@ impl fmt::Debug for Route {
 
 #[cfg(test)]
 mod tests {
+    use postrider_core::{capability::PublisherCapabilities, transport::Outcome};
+
     use super::*;
     use crate::handler::Handler;
 
@@ -395,6 +400,28 @@ mod tests {
         assert_eq!(mended.problems(), Vec::<String>::new());
         assert_eq!(mended.spec().topics.to_string(), "a.*");
         assert_eq!(route("r").topics::<&str>([]).problems().len(), 1, "no topic at all is a mistake");
+    }
+
+    #[test]
+    fn a_publisher_may_ask_for_smaller_and_fewer_batches() {
+        struct Modest(Option<u32>, Option<u32>);
+        impl Publisher for Modest {
+            fn capabilities(&self) -> PublisherCapabilities {
+                let (batch_max, batches_max) = (self.0, self.1);
+                PublisherCapabilities { name: "modest", run_max: 1, message_bytes_max: None, batch_max, batches_max }
+            }
+            fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
+                Box::pin(std::future::ready(vec![Outcome::Durable; batch.len()]))
+            }
+        }
+        let sizes = |publisher| {
+            let options = Route::new("r", publisher).batches(100, 6).lane_options(None, 0, Plant::None);
+            (options.batch_records_max, options.batches_max)
+        };
+        assert_eq!(sizes(Modest(None, None)), (100, 6));
+        assert_eq!(sizes(Modest(Some(1), Some(4))), (1, 4));
+        assert_eq!(sizes(Modest(Some(1000), Some(10))), (100, 6), "never more than the route allows");
+        assert_eq!(sizes(Modest(Some(0), Some(0))), (1, 1), "nothing at all would stop the route");
     }
 
     #[test]

@@ -21,7 +21,13 @@ struct AlwaysReady {
 
 impl Publisher for AlwaysReady {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "always-ready", run_max: 1000, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "always-ready",
+            run_max: 1000,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

@@ -222,7 +222,13 @@ mod tests {
 
     impl Publisher for Recorder {
         fn capabilities(&self) -> PublisherCapabilities {
-            PublisherCapabilities { name: "recorder", run_max: 100, message_bytes_max: None }
+            PublisherCapabilities {
+                name: "recorder",
+                run_max: 100,
+                message_bytes_max: None,
+                batch_max: None,
+                batches_max: None,
+            }
         }
         fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
             self.0.lock().unwrap().extend(batch.iter().map(|record| record.envelope.id));

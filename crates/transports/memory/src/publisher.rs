@@ -24,7 +24,13 @@ pub struct MemoryPublisher(pub(crate) Arc<Queue>);
 impl Publisher for MemoryPublisher {
     /// A batch goes in under one lock, so its order is kept however many of one key it has.
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "memory", run_max: u32::MAX, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "memory",
+            run_max: u32::MAX,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     /// The longest part of the batch that fits goes in; what is behind it is asked to come again. The future never waits,

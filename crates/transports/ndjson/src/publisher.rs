@@ -72,7 +72,13 @@ impl NdjsonPublisher {
 impl Publisher for NdjsonPublisher {
     /// A batch is one write, so its order is kept however many of one key it has.
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: self.name, run_max: u32::MAX, message_bytes_max: None }
+        PublisherCapabilities {
+            name: self.name,
+            run_max: u32::MAX,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     /// A failed write makes the whole batch unavailable, though some of its lines may be there: they come again.

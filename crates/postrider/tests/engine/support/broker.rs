@@ -169,7 +169,13 @@ impl Broker {
 
 impl Publisher for Broker {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "test", run_max: self.0.run_max, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "test",
+            run_max: self.0.run_max,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
