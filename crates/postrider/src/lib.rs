@@ -52,6 +52,8 @@
 //! | `sqlx-postgres` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
+//! | `http` | a transport that posts signed webhooks |
+//! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
 
 pub mod diagnosis;
 #[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
@@ -95,4 +97,10 @@ pub mod postgres {
 #[cfg(feature = "ndjson")]
 pub mod ndjson {
     pub use postrider_transport_ndjson::*;
+}
+
+/// The transport that posts signed webhooks, and the check of a signature for receivers.
+#[cfg(feature = "http-verify")]
+pub mod http {
+    pub use postrider_transport_http::*;
 }

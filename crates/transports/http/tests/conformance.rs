@@ -1,0 +1,54 @@
+//! Webhooks keep every promise of a publisher, in both modes; every arriving request has a good signature.
+
+mod support;
+
+use std::sync::Arc;
+
+use postrider_core::{BoxFuture, transport::Publisher};
+use postrider_testkit::transport::{Arrived, PublisherFixture};
+use postrider_transport_http::{HttpPublisher, Mode};
+
+use support::Receiver;
+
+mod binary {
+    use super::*;
+
+    async fn fresh() -> Arc<dyn PublisherFixture> {
+        endpoint(Mode::Binary).await
+    }
+
+    postrider_testkit::publisher_conformance!(fresh);
+}
+
+mod structured {
+    use super::*;
+
+    async fn fresh() -> Arc<dyn PublisherFixture> {
+        endpoint(Mode::Structured).await
+    }
+
+    postrider_testkit::publisher_conformance!(fresh);
+}
+
+struct Endpoint {
+    receiver: Receiver,
+    publisher: Arc<HttpPublisher>,
+}
+
+async fn endpoint(mode: Mode) -> Arc<dyn PublisherFixture> {
+    let receiver = Receiver::good().await;
+    let publisher = Arc::new(receiver.builder().mode(mode).build().unwrap());
+    Arc::new(Endpoint { receiver, publisher })
+}
+
+impl PublisherFixture for Endpoint {
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::clone(&self.publisher) as Arc<dyn Publisher>
+    }
+
+    fn arrived(&self) -> BoxFuture<'_, Vec<Arrived>> {
+        let events = self.receiver.seen().into_iter().map(|seen| seen.event());
+        let arrived = events.map(|event| Arrived { envelope: event.envelope, replay: event.replay }).collect();
+        Box::pin(std::future::ready(arrived))
+    }
+}
