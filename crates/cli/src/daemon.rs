@@ -11,9 +11,9 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config::{Config, RouteConfig},
+    config::{Config, HttpConfig, RouteConfig},
     exit::{Code, Failure, Outcome},
-    registry::{self, Place},
+    registry::{self, Destination, Place},
 };
 
 /// Runs until a signal comes.
@@ -73,7 +73,8 @@ async fn build(config: &Config) -> Outcome<Relay> {
 
 fn open_route(config: &RouteConfig) -> Outcome<Route> {
     let (open, rest) = registry::transport(&config.transport).map_err(Failure::usage)?;
-    let destination = open(&rest).map_err(|error| {
+    let destination = Destination { url: &config.transport, rest: &rest, http: config.http.as_ref() };
+    let destination = open(&destination).map_err(|error| {
         let message = format!("the destination of the route `{}` cannot be opened", config.name);
         Failure::because(Code::Usage, message, &error)
     })?;
@@ -93,7 +94,7 @@ fn open_route(config: &RouteConfig) -> Outcome<Route> {
     if let Some(bytes) = config.window_bytes {
         route = route.window_bytes(bytes);
     }
-    if let Some(timeout) = config.publish_timeout {
+    if let Some(timeout) = config.publish_timeout.or(config.http.as_ref().map(HttpConfig::publish_timeout)) {
         route = route.publish_timeout(timeout);
     }
     Ok(route)

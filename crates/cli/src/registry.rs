@@ -9,18 +9,36 @@ use postrider::{
     core::{BoxFuture, admin::StoreAdmin, log::Log, transport::Publisher},
 };
 
-use crate::{adapter, config};
+use crate::{
+    adapter,
+    config::{self, HttpConfig},
+};
 
 /// The stores.
 const STORES: &[(&str, &'static dyn StoreAdapter)] =
     &[("sqlite", &adapter::sqlite::Adapter), ("postgres", &adapter::postgres::Adapter)];
 
 /// The transports.
-const TRANSPORTS: &[(&str, OpenTransport)] =
-    &[("stdout", adapter::ndjson::stdout), ("file", adapter::ndjson::file), ("discard", adapter::discard::open)];
+const TRANSPORTS: &[(&str, OpenTransport)] = &[
+    ("stdout", adapter::ndjson::stdout),
+    ("file", adapter::ndjson::file),
+    ("https", adapter::http::open),
+    ("http", adapter::http::open),
+    ("discard", adapter::discard::open),
+];
 
-/// Opens a transport by what stands behind the scheme's colon.
-pub(crate) type OpenTransport = fn(&str) -> Result<Arc<dyn Publisher>>;
+/// Opens a transport.
+pub(crate) type OpenTransport = fn(&Destination<'_>) -> Result<Arc<dyn Publisher>>;
+
+/// Where a route's messages go, as its section of the file says.
+pub(crate) struct Destination<'a> {
+    /// The whole of it.
+    pub(crate) url: &'a str,
+    /// What stands behind the scheme's colon.
+    pub(crate) rest: &'a str,
+    /// `[route.http]`, for webhooks.
+    pub(crate) http: Option<&'a HttpConfig>,
+}
 
 /// A store, opened.
 pub(crate) struct OpenStore {
@@ -121,7 +139,7 @@ mod tests {
         );
         assert_eq!(
             refused(transport("pigeon")),
-            "`pigeon:` is not a transport that is known here; known are stdout, file, discard"
+            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, discard"
         );
     }
 

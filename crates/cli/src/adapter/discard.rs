@@ -8,8 +8,10 @@ use postrider::{
     core::{BoxFuture, capability::PublisherCapabilities, log::RecordRef, transport::Publisher},
 };
 
+use crate::registry::Destination;
+
 /// Opens it. There is nothing to say behind the colon.
-pub(crate) fn open(_rest: &str) -> Result<Arc<dyn Publisher>> {
+pub(crate) fn open(_destination: &Destination<'_>) -> Result<Arc<dyn Publisher>> {
     Ok(Arc::new(Discard))
 }
 

@@ -1,6 +1,7 @@
 //! How the command line opens each adapter. What they do is in their own crates; the table is in [`crate::registry`].
 
 pub(crate) mod discard;
+pub(crate) mod http;
 pub(crate) mod ndjson;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;

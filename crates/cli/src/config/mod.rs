@@ -17,8 +17,10 @@
 //! reported at once, each with line and key, and nothing is opened before the file is right. Paths are relative to the
 //! working directory.
 
+mod http;
 mod reader;
 mod retry;
+mod secret;
 
 use std::{collections::BTreeMap, fmt, fs, path::Path, time::Duration};
 
@@ -32,7 +34,10 @@ use postrider::{
 };
 
 use self::reader::{Document, Section, boolean, number, one_of, text, texts, written};
-pub(crate) use self::reader::{Problem, nearest};
+pub(crate) use self::{
+    http::HttpConfig,
+    reader::{Problem, nearest},
+};
 use crate::{
     exit::{Code, Failure},
     registry, values,
@@ -76,6 +81,8 @@ pub(crate) struct RouteConfig {
     pub(crate) window_bytes: Option<usize>,
     pub(crate) publish_timeout: Option<Duration>,
     pub(crate) retry: RetryPolicy,
+    /// `[route.http]`, if the transport is a webhook.
+    pub(crate) http: Option<HttpConfig>,
 }
 
 impl Config {
@@ -216,7 +223,7 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
     if order == Order::Total && lanes > 1 {
         section.object("lanes", "a route with total order has one lane, because lanes have no order among each other");
     }
-    RouteConfig {
+    let mut route = RouteConfig {
         name: name.unwrap_or_default(),
         topics: topics.unwrap_or_else(|| vec!["**".to_owned()]),
         transport: transport.unwrap_or_default(),
@@ -232,7 +239,18 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
         }),
         publish_timeout: section.get("publish_timeout", written(values::duration)),
         retry: retry::read(section),
+        http: None,
+    };
+    let url = Some(route.transport.as_str()).filter(|url| !url.is_empty());
+    route.http = http::read(section, url);
+    let turn = route.http.as_ref().and_then(|http| http.timeout).unwrap_or(Duration::from_secs(15)) * 3 / 2;
+    if route.http.is_some() && route.publish_timeout.is_some_and(|timeout| timeout < turn) {
+        section.object(
+            "publish_timeout",
+            "must be at least one and a half times `http.timeout`, which is \"15s\" by default",
+        );
     }
+    route
 }
 
 #[cfg(test)]

@@ -135,6 +135,11 @@ impl<'d, 'i> Section<'d, 'i> {
         tables.collect()
     }
 
+    /// Whether a key is there, right or wrong.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     /// A problem with the value of `key`, found by comparing it with something else.
     pub(super) fn object(&self, key: &str, what: impl Into<String>) {
         let at = self.table.get(key).map_or(self.at, |value| value.span().start);
@@ -198,6 +203,14 @@ pub(super) fn number(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<u
         let parsed = i128::from_str_radix(digits.as_str(), digits.radix()).unwrap_or(i128::MAX);
         let inside = u32::try_from(parsed).ok().filter(|number| (least..=most).contains(number));
         inside.ok_or_else(|| format!("is {digits}; it lies between {least} and {most}"))
+    }
+}
+
+/// One whole number inside a range, or several.
+pub(super) fn numbers(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<Vec<u32>, String> {
+    move |value| match value {
+        DeValue::Array(items) => items.iter().map(|item| number(least, most)(item.get_ref())).collect(),
+        one => number(least, most)(one).map(|number| vec![number]),
     }
 }
 

@@ -86,7 +86,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, topics, transport, lanes, order, start, on_dead, rate, window, window_bytes, publish_timeout, retry
+  p.toml:11: `route.colour` unknown key; known are name, topics, transport, lanes, order, start, on_dead, rate, window, window_bytes, publish_timeout, retry, http
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -114,4 +114,63 @@ fn a_file_that_is_no_toml_or_empty_is_refused() {
     assert!(problems("[store]\nurl = sqlite\n").starts_with("  p.toml:2: not TOML: "));
     let told = problems("");
     assert!(told.contains("p.toml:1: `store` missing") && told.contains("p.toml:1: `route` missing"), "{told}");
+}
+
+const WEBHOOK: &str = "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"partner\"\n";
+
+#[test]
+fn a_webhook_can_be_told_everything() {
+    let told = r#"
+        transport = "http://hooks.internal:8080/orders"
+        publish_timeout = "40s"
+        [route.http]
+        secret = ["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", { env = "OLD_SECRET" }, { file = "secrets/older" }]
+        mode = "structured"
+        source = "shop"
+        concurrency = 8
+        timeout = "20s"
+        payload_max = "256KiB"
+        allow = ["10.0.0.0/8", "fd00::/8"]
+        allow_private = true
+        allow_http = true
+        ports = [8080]
+        headers = { x-team = "shop", authorization = { env = "TOKEN" } }
+    "#;
+    let config = Config::parse(&format!("{WEBHOOK}{told}")).unwrap();
+    let http = config.routes[0].http.as_ref().unwrap();
+    assert_eq!((http.secrets.len(), http.headers.len()), (3, 2));
+    assert_eq!(http.publish_timeout(), Duration::from_secs(40));
+    let printed = format!("{config:?}");
+    assert!(!printed.contains("C2FV") && printed.contains("env OLD_SECRET"), "{printed}");
+}
+
+#[test]
+fn a_webhook_that_is_wrong_is_told_so_with_its_line() {
+    let told = problems(&format!(
+        "{WEBHOOK}transport = \"http://me:canary@10.0.0.1:22/canary\"\npublish_timeout = \"10s\"\n[route.http]\n\
+         secret = \"whsec_canary\"\nmodus = 1\nconcurrency = 0\nallow = [\"10.0.0.1/8\"]\nports = [0]\n\
+         headers = {{ a = {{ fil = \"canary\" }} }}\n[[route]]\nname = \"b\"\ntransport = \"stdout\"\nhttp = {{}}\n\
+         [[route]]\nname = \"c\"\ntransport = \"https://hooks.example.com/\"\n[[route]]\nname = \"d\"\n\
+         transport = \"https://hooks.example.com/\"\nhttp = {{}}\n[[route]]\nname = \"e\"\n\
+         transport = \"https://hooks.example.com/\"\nhttp = {{ secret = {{ env = \"X\" }}, unsigned = true }}\n"
+    ));
+    for line in [
+        "p.toml:5: `route.transport` the webhook cannot be set up: the URL is plain `http`; write `https`, or allow it with \
+         `allow_http`; the URL holds a user name or password; send it as a header instead; the port 22 is not allowed; \
+         allow it with `ports`; the address 10.0.0.1 is private; allow it with `allow` or `allow_private`",
+        "p.toml:6: `route.publish_timeout` must be at least one and a half times",
+        "p.toml:8: `route.http.secret` what stands behind the prefix is not Base64",
+        "p.toml:9: `route.http.modus` unknown key; did you mean `mode`?",
+        "p.toml:10: `route.http.concurrency` is 0; it lies between 1 and 64",
+        "p.toml:11: `route.http.allow` not a network",
+        "p.toml:12: `route.http.ports` is 0; it lies between 1 and 65535",
+        "p.toml:13: `route.http.headers` `a` unknown key `fil`; did you mean `file`?",
+        "p.toml:17: `route.http` is for a transport that begins with `https:`",
+        "p.toml:18: `route.http` missing: a webhook is signed",
+        "p.toml:24: `route.http.secret` missing; or write `unsigned = true`",
+        "p.toml:28: `route.http.unsigned` is true beside a `secret`",
+    ] {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
+    assert!(!told.contains("canary"), "{told}");
 }

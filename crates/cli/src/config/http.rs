@@ -1,0 +1,154 @@
+//! `[route.http]`: how a route posts webhooks.
+
+use std::{path::PathBuf, time::Duration};
+
+use postrider::http::{Builder, Guard, HttpPublisher, Mode, Network, Secret};
+use toml::de::DeValue;
+
+use super::{
+    reader::{Section, boolean, number, numbers, one_of, text, texts, written},
+    secret::Place,
+};
+use crate::values;
+
+/// What the file says about an endpoint. What is `None` is left to the publisher's default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct HttpConfig {
+    /// The secrets to sign with; more than one during a rotation.
+    pub(crate) secrets: Vec<Place>,
+    unsigned: bool,
+    mode: Mode,
+    source: Option<String>,
+    concurrency: Option<u32>,
+    pub(crate) timeout: Option<Duration>,
+    payload_max: Option<usize>,
+    allow_http: bool,
+    allow_private: bool,
+    allow: Vec<Network>,
+    ports: Vec<u16>,
+    ca_file: Option<PathBuf>,
+    /// Headers of every request; their values are secrets.
+    pub(crate) headers: Vec<(String, Place)>,
+}
+
+impl HttpConfig {
+    /// The publisher's settings, without what must be looked up.
+    pub(crate) fn builder(&self, url: &str) -> Builder {
+        let mut guard = Guard::default().allow_http(self.allow_http).allow_private(self.allow_private);
+        guard = self.allow.iter().fold(guard, |guard, network| guard.allow(*network));
+        guard = self.ports.iter().fold(guard, |guard, port| guard.allow_port(*port));
+        let mut builder = HttpPublisher::builder(url).mode(self.mode).guard(guard);
+        if self.unsigned {
+            builder = builder.unsigned();
+        }
+        if let Some(source) = &self.source {
+            builder = builder.source(source);
+        }
+        if let Some(requests) = self.concurrency {
+            builder = builder.concurrency(requests);
+        }
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some(bytes) = self.payload_max {
+            builder = builder.payload_bytes_max(bytes);
+        }
+        if let Some(path) = &self.ca_file {
+            builder = builder.ca_file(path);
+        }
+        builder
+    }
+
+    /// How long a publish may take if the route does not say: room for the turn and for the request.
+    pub(crate) fn publish_timeout(&self) -> Duration {
+        self.timeout.map_or(Duration::from_secs(30), |timeout| (timeout * 2).max(Duration::from_secs(30)))
+    }
+}
+
+/// Reads the table of a route, whose transport is `url`. Everything is checked but what must be looked up.
+pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<HttpConfig> {
+    const MODES: &[(&str, Mode)] = &[("binary", Mode::Binary), ("structured", Mode::Structured)];
+    let section = route.section("http");
+    let url = url.filter(|url| url.starts_with("https:") || url.starts_with("http:"));
+    let (url, mut section) = match (url, section) {
+        (Some(url), Some(section)) => (url, section),
+        (Some(_), None) => {
+            route.object(
+                "http",
+                "missing: a webhook is signed; say where its secret is, such as `[route.http]` with \
+                 `secret = { env = \"WEBHOOK_SECRET\" }`",
+            );
+            return None;
+        }
+        (None, Some(_)) => {
+            route.object("http", "is for a transport that begins with `https:`; this route has another");
+            return None;
+        }
+        (None, None) => return None,
+    };
+    let http = HttpConfig {
+        secrets: section.get("secret", secrets).unwrap_or_default(),
+        unsigned: section.get("unsigned", boolean).unwrap_or(false),
+        mode: section.get("mode", one_of(MODES)).unwrap_or_default(),
+        source: section.get("source", text),
+        concurrency: section.get("concurrency", number(1, 64)),
+        timeout: section.get("timeout", written(values::duration)),
+        payload_max: section.get("payload_max", written(values::size)),
+        allow_http: section.get("allow_http", boolean).unwrap_or(false),
+        allow_private: section.get("allow_private", boolean).unwrap_or(false),
+        allow: section.get("allow", networks).unwrap_or_default(),
+        ports: section.get("ports", ports).unwrap_or_default(),
+        ca_file: section.get("ca_file", text).map(PathBuf::from),
+        headers: section.get("headers", headers).unwrap_or_default(),
+    };
+    match (section.has("secret"), http.unsigned) {
+        (false, false) => {
+            section.object("secret", "missing; or write `unsigned = true`, and nobody can know who speaks")
+        }
+        (true, true) => section.object("unsigned", "is true beside a `secret`; only one of them can be"),
+        _ => {}
+    }
+    // Without secrets and headers, which are looked up later; the rest is the publisher's to judge.
+    let plain = HttpConfig { unsigned: true, secrets: Vec::new(), headers: Vec::new(), ..http.clone() };
+    let names = http.headers.iter().fold(plain.builder(url), |builder, (name, _)| builder.header(name, "-"));
+    if let Err(error) = names.build() {
+        route.object("transport", error.to_string());
+    }
+    section.close();
+    Some(http)
+}
+
+/// Secrets that stand in the file are checked with it.
+fn secrets(value: &DeValue<'_>) -> Result<Vec<Place>, String> {
+    let places = Place::read_some(value)?;
+    if places.is_empty() {
+        return Err("is empty; say where the secret is, or write `unsigned = true` instead".to_owned());
+    }
+    for place in &places {
+        if let Place::Value(value) = place {
+            Secret::parse(value).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(places)
+}
+
+fn networks(value: &DeValue<'_>) -> Result<Vec<Network>, String> {
+    texts(value)?.iter().map(|text| text.parse().map_err(|error: postrider::Error| error.to_string())).collect()
+}
+
+fn ports(value: &DeValue<'_>) -> Result<Vec<u16>, String> {
+    let numbers = numbers(1, u32::from(u16::MAX))(value)?;
+    Ok(numbers.into_iter().filter_map(|port| u16::try_from(port).ok()).collect())
+}
+
+fn headers(value: &DeValue<'_>) -> Result<Vec<(String, Place)>, String> {
+    let DeValue::Table(table) = value else {
+        return Err("must be a table: a header's name and its value, or where that is".to_owned());
+    };
+    let entry = |(name, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
+        let place =
+            Place::read(value.get_ref()).map_err(|what| format!("`{}` {what}", name.get_ref().escape_debug()))?;
+        Ok((name.get_ref().to_string(), place))
+    };
+    table.iter().map(entry).collect()
+}
