@@ -8,3 +8,7 @@ struct FirstOutbox;
 
 #[doc = include_str!("../../../docs/extend/write-a-transport.md")]
 struct WriteATransport;
+
+#[cfg(feature = "http-verify")]
+#[doc = include_str!("../../../docs/operate/webhooks.md")]
+struct Webhooks;

@@ -103,7 +103,7 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Htt
     };
     match (section.has("secret"), http.unsigned) {
         (false, false) => {
-            section.object("secret", "missing; or write `unsigned = true`, and nobody can know who speaks")
+            section.object("secret", "missing; or write `unsigned = true`, and nobody can know who speaks");
         }
         (true, true) => section.object("unsigned", "is true beside a `secret`; only one of them can be"),
         _ => {}

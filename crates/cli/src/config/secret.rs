@@ -36,7 +36,7 @@ impl Place {
                     .to_owned()
             });
         };
-        for key in table.keys().map(|key| key.get_ref().as_ref()).filter(|key| !KEYS.contains(key)) {
+        if let Some(key) = table.keys().map(|key| key.get_ref().as_ref()).find(|key| !KEYS.contains(key)) {
             let hint = nearest(key, &KEYS)
                 .map_or_else(|| format!("known are {}", KEYS.join(", ")), |near| format!("did you mean `{near}`?"));
             return Err(format!("unknown key `{}`; {hint}", key.escape_debug()));

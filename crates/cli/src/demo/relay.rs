@@ -4,11 +4,11 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
-use postrider::{Relay, Route, relay::options::Options, sqlite::SqliteStore};
+use postrider::{Relay, Route, ndjson::NdjsonPublisher, relay::options::Options, sqlite::SqliteStore};
 
 use super::{PROCESSES, files::Files};
 use crate::{
-    adapter, daemon,
+    daemon,
     exit::{Code, Failure, Outcome},
 };
 
@@ -39,8 +39,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 async fn carry(arguments: &Arguments) -> Outcome {
     let files = Files::of(&arguments.dir);
     let store = SqliteStore::builder(files.database()).migrate(false).open().await?;
-    let publisher = adapter::ndjson::file(&files.arrivals().to_string_lossy())?;
-    let route = Route::to("orders", publisher).topics(["orders"]).lanes(PROCESSES);
+    let publisher = NdjsonPublisher::file(files.arrivals())?;
+    let route = Route::new("orders", publisher).topics(["orders"]).lanes(PROCESSES);
     let options = Options {
         lease_life: LEASE_LIFE,
         heartbeat_every: LEASE_LIFE / 5,

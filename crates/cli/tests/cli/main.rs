@@ -8,3 +8,4 @@ mod commands;
 mod daemon;
 mod demonstration;
 mod support;
+mod webhook;

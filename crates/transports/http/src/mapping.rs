@@ -44,7 +44,7 @@ pub(crate) fn write(mode: Mode, record: &Record, source: &str) -> Result<Content
     let attributes = cloudevents::attributes(record, source)?;
     Ok(match mode {
         Mode::Binary => binary(attributes, record.envelope.payload.clone()),
-        Mode::Structured => structured(attributes, &record.envelope.payload),
+        Mode::Structured => structured(&attributes, &record.envelope.payload),
     })
 }
 
@@ -56,7 +56,7 @@ fn binary(attributes: Vec<Attribute>, payload: Bytes) -> Content {
     Content { headers: attributes.into_iter().map(header).collect(), body: payload }
 }
 
-fn structured(attributes: Vec<Attribute>, payload: &[u8]) -> Content {
+fn structured(attributes: &[Attribute], payload: &[u8]) -> Content {
     let json = attributes.iter().any(|(name, value)| name == "datacontenttype" && is_json(value));
     let mut event: Vec<String> = attributes.iter().map(|(name, value)| member(name, &quoted(value))).collect();
     // A payload stands as JSON only if reading it back gives the very bytes: no space around it, and not `null`, which
@@ -188,7 +188,7 @@ mod tests {
     fn a_structured_event_has_its_json_in_plain_sight() {
         let envelope = &specimens()[5];
         let attributes = cloudevents::attributes(&record(envelope), "shop").unwrap();
-        let content = structured(attributes, &envelope.payload);
+        let content = structured(&attributes, &envelope.payload);
         let event: serde_json::Value = serde_json::from_slice(&content.body).unwrap();
         assert_eq!(event["data"]["list"], serde_json::json!([1.5, null, true]));
         assert_eq!(event["specversion"], "1.0");

@@ -1,5 +1,7 @@
 //! What each answer means for the message, and what a request carries.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
 mod support;
 
 use std::{

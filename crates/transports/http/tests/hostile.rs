@@ -1,5 +1,7 @@
 //! Receivers that misbehave: nothing that they do takes more than its limit, and no answer is taken for another.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
 mod support;
 
 use std::{

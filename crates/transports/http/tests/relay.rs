@@ -1,5 +1,7 @@
 //! The whole way: a SQLite store, the relay, and a receiver that is down, comes back, and goes away for good.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
 mod support;
 
 use std::{

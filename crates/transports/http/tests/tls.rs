@@ -1,5 +1,7 @@
 //! TLS: the right certificate passes, every wrong one is an outage that is named.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
 mod support;
 
 use std::{
