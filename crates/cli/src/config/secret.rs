@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn what_says_nothing_or_too_much_is_refused_and_not_repeated() {
         for (toml, word) in [
-            ("{ evn = \"canary\" }", "did you mean `env`?"),
+            ("{ evn = \"canary\" }", "known are value, env, file"),
+            ("{ vale = \"canary\" }", "did you mean `value`?"),
             ("{ env = \"canary\", file = \"canary\" }", "once"),
             ("{}", "once"),
             ("7", "must be a text, or a table"),
