@@ -243,12 +243,9 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
     };
     let url = Some(route.transport.as_str()).filter(|url| !url.is_empty());
     route.http = http::read(section, url);
-    let turn = route.http.as_ref().and_then(|http| http.timeout).unwrap_or(Duration::from_secs(15)) * 3 / 2;
+    let turn = route.http.as_ref().and_then(|http| http.timeout).unwrap_or(Duration::from_secs(15)) * 2;
     if route.http.is_some() && route.publish_timeout.is_some_and(|timeout| timeout < turn) {
-        section.object(
-            "publish_timeout",
-            "must be at least one and a half times `http.timeout`, which is \"15s\" by default",
-        );
+        section.object("publish_timeout", "must be at least twice `http.timeout`, which is \"15s\" by default");
     }
     route
 }

@@ -158,7 +158,7 @@ fn a_webhook_that_is_wrong_is_told_so_with_its_line() {
         "p.toml:5: `route.transport` the webhook cannot be set up: the URL is plain `http`; write `https`, or allow it with \
          `allow_http`; the URL holds a user name or password; send it as a header instead; the port 22 is not allowed; \
          allow it with `ports`; the address 10.0.0.1 is private; allow it with `allow` or `allow_private`",
-        "p.toml:6: `route.publish_timeout` must be at least one and a half times",
+        "p.toml:6: `route.publish_timeout` must be at least twice",
         "p.toml:8: `route.http.secret` what stands behind the prefix is not Base64",
         "p.toml:9: `route.http.modus` unknown key; did you mean `mode`?",
         "p.toml:10: `route.http.concurrency` is 0; it lies between 1 and 64",

@@ -118,7 +118,7 @@ impl Builder {
     }
 
     /// How long a request may take, from connecting to the head of the answer; 100 ms to 5 minutes. The route's
-    /// `publish_timeout` must be at least one and a half times as long, because a request may wait for its turn. Too low:
+    /// `publish_timeout` must be at least twice as long, because a request may wait for its turn. Too low:
     /// the receiver has done its work and gets the message again. Default 15 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
