@@ -1,4 +1,4 @@
-//! What the tests need from outside: a C compiler for the bundled SQLite, and servers.
+//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, and servers.
 //!
 //! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
@@ -60,10 +60,11 @@ pub(crate) fn run(action: &Action) -> Result<()> {
     Ok(())
 }
 
-/// Everything that `cargo xtask test` needs: the compiler, then the servers. Those that it started stop when it is dropped,
+/// Everything that `cargo xtask test` needs: the programs, then the servers. Those that it started stop when it is dropped,
 /// also when a test has failed.
 pub(crate) fn prepare() -> Result<Running> {
     c_compiler()?;
+    psql()?;
     let mut running = Running(Vec::new());
     for service in SERVICES {
         if service.start()? {
@@ -170,6 +171,18 @@ fn c_compiler() -> Result<()> {
         bail!("there is no C compiler, which the bundled SQLite needs; install one (`cc`, `gcc` or `clang`)");
     }
     install("a C compiler", "build-essential")
+}
+
+/// The tests enqueue with it like a service in any language. The server's package brings it, but the server may be
+/// somebody else's.
+fn psql() -> Result<()> {
+    if answers("psql") {
+        return Ok(());
+    }
+    if !answers("apt-get") {
+        bail!("there is no `psql`, which the tests enqueue with; install PostgreSQL's client programs");
+    }
+    install("psql", "postgresql-client")
 }
 
 /// Installs a package of the system.

@@ -50,6 +50,8 @@
 //! | `sqlx-sqlite` | sqlx transactions for it |
 //! | `postgres` | the PostgreSQL store, with tokio-postgres transactions |
 //! | `sqlx-postgres` | sqlx transactions for it |
+//! | `diesel`, `diesel-async` | diesel transactions for it, by `postgres::enlist::DieselTransaction` |
+//! | `sea-orm` | SeaORM transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 //! | `http` | a transport that posts signed webhooks |

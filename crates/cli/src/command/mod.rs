@@ -1,5 +1,6 @@
 //! The commands, one file each. They are thin: what an operator may do is [`StoreAdmin`](postrider::core::admin::StoreAdmin).
 
+mod capture;
 mod config;
 mod dead;
 mod enqueue;
@@ -44,6 +45,9 @@ pub(crate) enum Command {
     Replay(replay::Arguments),
     /// Enqueues one message in a transaction of its own.
     Enqueue(enqueue::Arguments),
+    /// Makes messages of the changes of a table.
+    #[command(subcommand)]
+    Capture(capture::Action),
     /// A process of the demonstration.
     #[command(hide = true, subcommand)]
     DemoPart(demo::Part),
@@ -61,6 +65,7 @@ impl Command {
             Self::Route(action) => block_on(route::run(&action)),
             Self::Replay(arguments) => block_on(replay::run(&arguments)),
             Self::Enqueue(arguments) => enqueue::run(&arguments),
+            Self::Capture(action) => block_on(capture::run(&action)),
             Self::DemoPart(part) => demo::run_part(&part),
         }
     }

@@ -17,6 +17,7 @@
 //! reported at once, each with line and key, and nothing is opened before the file is right. Paths are relative to the
 //! working directory.
 
+pub(crate) mod capture;
 mod http;
 mod reader;
 mod retry;

@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
 
 mod bad_input;
+mod capture;
 mod commands;
 mod daemon;
 mod demonstration;
+mod postgres;
+mod psql;
 mod support;
 mod webhook;

@@ -36,6 +36,7 @@ struct Inner {
     schema: String,
     prefix: String,
     insert: String,
+    insert_marked: String,
 }
 
 impl Postgres {
@@ -52,7 +53,8 @@ impl Postgres {
             return Err(refused("a table prefix", "prefix", prefix, PREFIX_BYTES_MAX));
         }
         let insert = render(enlist::INSERT, schema, prefix);
-        Ok(Self(Arc::new(Inner { schema: schema.to_owned(), prefix: prefix.to_owned(), insert })))
+        let insert_marked = enlist::insert_marked(&render("{log}", schema, prefix));
+        Ok(Self(Arc::new(Inner { schema: schema.to_owned(), prefix: prefix.to_owned(), insert, insert_marked })))
     }
 
     /// The schema of all tables.
@@ -70,6 +72,11 @@ impl Postgres {
     /// The statement of an enqueue.
     pub(crate) fn insert(&self) -> &str {
         &self.0.insert
+    }
+
+    /// The same for a client that cannot bind a null inside of an array.
+    pub(crate) fn insert_marked(&self) -> &str {
+        &self.0.insert_marked
     }
 
     /// Puts the tables' names into a statement: `{log}` with its schema, `{=log}` without, `{schema}` the schema itself.

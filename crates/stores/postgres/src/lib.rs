@@ -1,7 +1,8 @@
 //! The PostgreSQL store: a log in commit-safe order that never stalls and leaves nothing to vacuum.
 //!
-//! An application enqueues in its own transaction (tokio-postgres, or sqlx with the feature `sqlx`) and needs only
-//! [`Postgres`] for it, or plain SQL in any language. A relay opens [`PostgresStore`].
+//! An application enqueues in its own transaction (tokio-postgres; sqlx, diesel or SeaORM with a feature) and needs only
+//! [`Postgres`] for it, or plain SQL in any language. What an application does not tell by itself, [`capture`] takes from
+//! its tables. A relay opens [`PostgresStore`].
 //!
 //! ```no_run
 //! use postrider_core::{enlist::Enlist, envelope::Envelope, limits::Limits};
@@ -43,12 +44,19 @@
 //! | Feature | Brings |
 //! |---|---|
 //! | `sqlx` | enqueue in `sqlx::Transaction<'_, sqlx::Postgres>` |
+//! | `diesel` | enqueue inside of diesel's `connection.transaction(…)`, by `enlist::DieselTransaction` |
+//! | `diesel-async` | the same for diesel-async, by `enlist::DieselAsyncTransaction` |
+//! | `sea-orm` | enqueue in `sea_orm::DatabaseTransaction` |
+//! | `libpq` | for the tests of `diesel`: its own connection, on a libpq that is compiled along |
 //! | `planted` | mistakes of the reader that the tests must find; for tests alone |
 //! | `tls` (default) | encrypted connections, by rustls |
 
 pub mod enlist;
 
+pub mod capture;
+mod debezium;
 mod dialect;
+mod quote;
 
 mod cursor;
 mod log;
@@ -101,9 +109,11 @@ use crate::{access::Access, error::Work, planted::Plant, read::Remembered, sessi
 pub use crate::{
     access::connect,
     config::Builder,
+    debezium::{DebeziumOutbox, PayloadType},
     dialect::{PREFIX_BYTES_MAX, Postgres, SCHEMA, SCHEMA_BYTES_MAX},
     error::error,
     lease::LANES_MAX,
+    quote::Table,
     wake::{Notifier, Waker},
 };
 

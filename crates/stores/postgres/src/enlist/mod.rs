@@ -12,11 +12,26 @@
 //!
 //! Take the lock that orders the key before: what is enqueued without it has no order among its like.
 
+mod debezium;
+#[cfg(feature = "diesel")]
+mod diesel;
+#[cfg(feature = "diesel-async")]
+mod diesel_async;
+mod layout;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 mod tokio_postgres;
 
-use postrider_core::{envelope::Envelope, headers::Headers};
+use postrider_core::{Result, envelope::Envelope, headers::Headers, key::OrderingKey};
+
+#[cfg(feature = "diesel")]
+pub use self::diesel::DieselTransaction;
+#[cfg(feature = "diesel-async")]
+pub use self::diesel_async::DieselAsyncTransaction;
+pub(crate) use self::layout::{Array, Column, Kind, Layout, insert};
+use crate::dialect::Postgres;
 
 /// The rows come in the order of the arrays, and draw their numbers in it.
 pub(crate) const INSERT: &str = "
@@ -33,4 +48,45 @@ fn column<'e, T>(batch: &'e [Envelope], value: impl Fn(&'e Envelope) -> T) -> Ve
 /// No headers are no bytes.
 fn headers_or_null(headers: &Headers) -> Option<&[u8]> {
     (!headers.is_empty()).then(|| headers.encoded().as_ref())
+}
+
+/// Our own log, for the clients that bind any [`Layout`].
+impl Layout for Postgres {
+    fn insert(&self) -> &str {
+        self.insert()
+    }
+
+    fn insert_marked(&self) -> &str {
+        self.insert_marked()
+    }
+
+    fn arrays<'e>(&'e self, batch: &'e [Envelope]) -> Result<Vec<Array<'e>>> {
+        Ok(vec![
+            Array::Ids(column(batch, |envelope| envelope.id.0)),
+            Array::Texts(column(batch, |envelope| Some(&*envelope.topic))),
+            Array::Texts(column(batch, |envelope| Some(&*envelope.name))),
+            Array::Texts(column(batch, |envelope| envelope.key.as_ref().map(OrderingKey::as_str))),
+            Array::Instants(column(batch, |envelope| envelope.deliver_at)),
+            Array::Instants(column(batch, |envelope| envelope.expires_at)),
+            Array::Numbers(column(batch, |envelope| envelope.attempts_max.map(i64::from))),
+            Array::Bytes(column(batch, |envelope| headers_or_null(&envelope.headers))),
+            Array::Bytes(column(batch, |envelope| Some(envelope.payload.as_ref()))),
+        ])
+    }
+}
+
+/// [`INSERT`] for a client that cannot bind a null inside of an array.
+pub(crate) fn insert_marked(log: &str) -> String {
+    let columns = [
+        ("id", Kind::Id),
+        ("topic", Kind::Text),
+        ("name", Kind::Text),
+        ("key", Kind::Text),
+        ("deliver_at", Kind::Instant),
+        ("expires_at", Kind::Instant),
+        ("attempts_max", Kind::Number),
+        ("headers", Kind::Bytes),
+        ("payload", Kind::Bytes),
+    ];
+    insert(log, &columns.map(|(name, kind)| Column { name: name.to_owned(), kind, conversion: "$" }), true)
 }

@@ -3,7 +3,6 @@
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
     enlist::{Batch, Enlist},
-    key::OrderingKey,
     time::Timestamp,
 };
 use sqlx::{
@@ -13,7 +12,7 @@ use sqlx::{
     postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo},
 };
 
-use super::{column, headers_or_null};
+use super::{Array, Layout};
 use crate::{dialect::Postgres, error::from_code, values};
 
 /// Asynchronous, as sqlx is. If the future is dropped half-way, the transaction holds all or none of the batch: roll it
@@ -25,29 +24,33 @@ impl Enlist<Postgres> for sqlx::Transaction<'_, sqlx::Postgres> {
         Self: 'a;
 
     fn append<'a>(&'a mut self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let batch = batch?;
-            let batch = batch.envelopes();
-            if batch.is_empty() {
-                return Ok(());
-            }
-            // Safe: the text is ours, and the names in it were checked to be identifiers.
-            sqlx::query(AssertSqlSafe(store.insert().to_owned()))
-                .bind(column(batch, |envelope| envelope.id.0))
-                .bind(column(batch, |envelope| &*envelope.topic))
-                .bind(column(batch, |envelope| &*envelope.name))
-                .bind(column(batch, |envelope| envelope.key.as_ref().map(OrderingKey::as_str)))
-                .bind(column(batch, |envelope| envelope.deliver_at.map(Instant)))
-                .bind(column(batch, |envelope| envelope.expires_at.map(Instant)))
-                .bind(column(batch, |envelope| envelope.attempts_max.map(i64::from)))
-                .bind(column(batch, |envelope| headers_or_null(&envelope.headers)))
-                .bind(column(batch, |envelope| envelope.payload.as_ref()))
-                .execute(&mut **self)
-                .await
-                .map_err(translate)?;
-            Ok(())
-        })
+        Box::pin(append(self, store, batch))
     }
+}
+
+pub(super) async fn append(
+    transaction: &mut sqlx::Transaction<'_, sqlx::Postgres>,
+    layout: &impl Layout,
+    batch: Result<Batch>,
+) -> Result<()> {
+    let batch = batch?;
+    if batch.envelopes().is_empty() {
+        return Ok(());
+    }
+    // Safe: the text is ours, and the names in it are quoted.
+    let mut query = sqlx::query(AssertSqlSafe(layout.insert().to_owned()));
+    for array in layout.arrays(batch.envelopes())? {
+        query = match array {
+            Array::Ids(ids) => query.bind(ids),
+            Array::Texts(texts) => query.bind(texts),
+            Array::OwnedTexts(texts) => query.bind(texts),
+            Array::Instants(instants) => query.bind(instants.into_iter().map(|at| at.map(Instant)).collect::<Vec<_>>()),
+            Array::Numbers(numbers) => query.bind(numbers),
+            Array::Bytes(bytes) => query.bind(bytes),
+        };
+    }
+    query.execute(&mut **transaction).await.map_err(translate)?;
+    Ok(())
 }
 
 /// An instant as sqlx binds it: the same bytes as for tokio-postgres.

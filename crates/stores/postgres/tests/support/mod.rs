@@ -12,9 +12,11 @@ use postrider_core::{
     admin::StoreAdmin,
     enlist::{Batch, Enlist},
     envelope::Envelope,
+    lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
     limits::Limits,
-    log::Log,
+    log::{Log, PageLimit},
     time::Timestamp,
+    topic::TopicFilter,
 };
 use postrider_store_postgres::{Postgres, PostgresStore};
 use postrider_testkit::store::{Fixture, OpenTransaction};
@@ -101,6 +103,40 @@ impl Place {
 
     pub(crate) fn schema(&self) -> &str {
         self.schema.name()
+    }
+
+    /// Everything that a new route would deliver, in its order.
+    pub(crate) async fn delivered(&self) -> Vec<Envelope> {
+        let store = self.store();
+        let route = format!("route-{}", uuid::Uuid::now_v7());
+        let lease_life = Duration::from_secs(3600);
+        let node = Node {
+            id: NodeId::generate(),
+            name: route.clone(),
+            routes: vec![route.as_str().into()],
+            lease_life,
+            standstills: Vec::new(),
+        };
+        let spec = RouteSpec {
+            name: route.as_str().into(),
+            topics: TopicFilter::all(),
+            order: Order::Key,
+            lanes: 1,
+            start: Start::Oldest,
+        };
+        store.register(&node, &[spec]).await.unwrap();
+        let lane = LaneId { route: route.as_str().into(), number: 0 };
+        let lease = store.acquire(&lane, &node).await.unwrap().expect("the lane is free");
+        let mut cursor = store.resume(&lease).await.unwrap().cursor;
+        let mut delivered = Vec::new();
+        loop {
+            let page = store.read(&lease, &cursor, PageLimit { records: 100_000, bytes: 1 << 30 }).await.unwrap();
+            delivered.extend(page.records.iter().map(|record| record.envelope.clone()));
+            cursor = page.end;
+            if !page.more {
+                return delivered;
+            }
+        }
     }
 
     pub(crate) async fn another(&self) -> PostgresStore {
