@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config::{Config, HttpConfig, RouteConfig},
+    config::{Config, HttpConfig, RouteConfig, StoreConfig},
     exit::{Code, Failure, Outcome},
     registry::{self, Destination, Place},
 };
@@ -59,7 +59,8 @@ async fn serve(config: &Config) -> Outcome {
 /// Opens the store and the destinations.
 async fn build(config: &Config) -> Outcome<Relay> {
     let (adapter, path) = registry::store(&config.store.url).map_err(Failure::usage)?;
-    let place = Place { path, table_prefix: config.store.table_prefix.clone() };
+    let StoreConfig { table_prefix, schema, connections, .. } = config.store.clone();
+    let place = Place { path, table_prefix, schema, connections };
     let store = adapter.open(&place, config.store.migrate).await?;
     let mut builder = Relay::builder(store.log).options(config.relay.clone());
     if let Some(name) = &config.node_name {

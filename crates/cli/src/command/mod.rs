@@ -3,6 +3,7 @@
 mod capture;
 mod config;
 mod dead;
+mod doctor;
 mod enqueue;
 mod migrate;
 mod replay;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Migrate(migrate::Action),
     /// How the routes are doing.
     Status(status::Arguments),
+    /// What is wrong with the store or below it, and what to do about it. Exit code 1 if something does not work.
+    Doctor(doctor::Arguments),
     /// Messages that were given up.
     #[command(subcommand)]
     Dead(dead::Action),
@@ -61,6 +64,7 @@ impl Command {
             Self::Config(action) => config::run(&action),
             Self::Migrate(action) => migrate::run(&action),
             Self::Status(arguments) => block_on(status::run(&arguments)),
+            Self::Doctor(arguments) => block_on(doctor::run(&arguments)),
             Self::Dead(action) => block_on(dead::run(&action)),
             Self::Route(action) => block_on(route::run(&action)),
             Self::Replay(arguments) => block_on(replay::run(&arguments)),
