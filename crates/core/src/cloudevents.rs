@@ -210,7 +210,7 @@ mod tests {
         let mut envelope = Envelope::new("orders", "order.placed", "{}").with_key("größe 42");
         envelope.headers = Headers::new(headers.iter().copied()).unwrap();
         let (key, enqueued_at) = (None, Timestamp::from_micros(0));
-        Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None }
+        Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None, number: 0 }
     }
 
     fn value(attributes: &[Attribute], name: &str) -> Option<String> {

@@ -38,6 +38,9 @@ pub struct Record {
     pub expires_in: Option<Duration>,
     /// The replay that delivers it again, if one does.
     pub replay: Option<Arc<str>>,
+    /// Its number in the log, which no other record of the log has: what tells two records apart that carry the same message
+    /// id, as separate enqueues may. 0 for one that was read from no log.
+    pub number: u64,
 }
 
 impl Record {
@@ -220,8 +223,9 @@ pub trait Log: Send + Sync {
     ///    answer was lost, or a request that was given up for lost arrives late. (Repeating by content instead would bring
     ///    back a row that an operator discarded in between.)
     /// 3. `remove`; rows that are gone are skipped.
-    /// 4. `park`, in the given order, with ascending ordinals. If the route has a row of that message id already, that row
-    ///    stays as it is and nothing is added.
+    /// 4. `park`, in the given order, with ascending ordinals. If the route has a row of that record already (message id and
+    ///    [`Record::number`] are the same), that row stays as it is and nothing is added. Another record with the same
+    ///    message id is another message, and has a row of its own.
     /// 5. `change`; rows that are gone are skipped. `Held` moves a row to the tail of its line with a new ordinal; every
     ///    other state keeps the ordinal.
     /// 6. Write the cursor and the number.
@@ -258,7 +262,7 @@ mod tests {
             Headers::from_encoded(Bytes::from_static(br#"{"tenant":"7","a":"b","postrider-replay":"forged"}"#));
         let envelope = Envelope { headers, ..Envelope::new("orders", "order.placed", "{}") };
         let (enqueued_at, wait) = (Timestamp::from_micros(0), Duration::ZERO);
-        let mut record = Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None };
+        let mut record = Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None, number: 0 };
         let pairs = |record: &Record| record.headers().unwrap().into_iter().map(|(n, v)| format!("{n}={v}")).collect();
         record.replay = Some("orders#replay-1".into());
         let replayed: Vec<String> = pairs(&record);

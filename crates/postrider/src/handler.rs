@@ -103,7 +103,15 @@ mod tests {
         let record = |payload: &&str| {
             let envelope = Envelope::new("t", "n", (*payload).to_owned());
             let (wait, enqueued_at) = (Duration::ZERO, Timestamp::from_micros(0));
-            RecordRef::single(Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None })
+            RecordRef::single(Record {
+                envelope,
+                key: None,
+                enqueued_at,
+                wait,
+                expires_in: None,
+                replay: None,
+                number: 0,
+            })
         };
         payloads.iter().map(record).collect()
     }

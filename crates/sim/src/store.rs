@@ -387,6 +387,8 @@ impl Store {
             expires_in: self.left(envelope.expires_at),
             replay: lease.reader.replay.is_some().then(|| Arc::clone(&lease.lane.route)),
             envelope: envelope.clone(),
+            // Ids are unique here.
+            number: 0,
         })
     }
 

@@ -22,7 +22,11 @@ transport = "file:arrivals.ndjson"
 fn a_message_goes_from_the_command_line_to_the_destination() {
     let workplace = Workplace::new();
     let up = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
-    assert_eq!((up.code, up.stdout.as_str()), (0, "applied 0001 begin\napplied 0002 standstills\n"), "{up:?}");
+    assert_eq!(
+        (up.code, up.stdout.as_str()),
+        (0, "applied 0001 begin\napplied 0002 standstills\napplied 0003 parked_records\n"),
+        "{up:?}"
+    );
     let again = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
     assert_eq!(again.stdout, "nothing to do: the schema is up to date\n");
 
@@ -49,11 +53,14 @@ fn migrations_are_shown_planned_and_printed() {
     let status = workplace.run(&["migrate", "status", STORE[0], STORE[1]]);
     assert_eq!(
         (status.code, status.stdout.as_str()),
-        (1, "0001 begin: pending\n0002 standstills: pending\n"),
+        (1, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n"),
         "{status:?}"
     );
     let plan = workplace.run(&["migrate", "plan", STORE[0], STORE[1]]);
-    assert_eq!((plan.code, plan.stdout.as_str()), (0, "0001 begin: pending\n0002 standstills: pending\n"));
+    assert_eq!(
+        (plan.code, plan.stdout.as_str()),
+        (0, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n")
+    );
     assert!(!workplace.path("app.db").exists(), "looking makes no file");
 
     let script = workplace.run(&["migrate", "sql", STORE[0], STORE[1]]);

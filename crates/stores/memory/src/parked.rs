@@ -19,7 +19,7 @@ use crate::records::{set_spans, spread};
 #[derive(Default)]
 pub(crate) struct ParkedRows {
     rows: BTreeMap<Ordinal, Row>,
-    by_id: HashMap<MessageId, Ordinal>,
+    by_record: HashMap<(MessageId, u64), Ordinal>,
     lines: BTreeMap<KeyHash, BTreeSet<Ordinal>>,
     timed: BTreeSet<(Timestamp, Ordinal)>,
     last: u64,
@@ -78,9 +78,9 @@ impl Row {
 }
 
 impl ParkedRows {
-    /// Adds a row at the end, unless the message has one already.
+    /// Adds a row at the end, unless the record has one already.
     pub(crate) fn park(&mut self, record: &Record, parked: &Parked, now: Timestamp) {
-        if self.by_id.contains_key(&record.envelope.id) {
+        if self.by_record.contains_key(&(record.envelope.id, record.number)) {
             return;
         }
         let mut row = Row {
@@ -116,7 +116,7 @@ impl ParkedRows {
     /// Removes a row, if it is still there.
     pub(crate) fn remove(&mut self, ordinal: Ordinal) -> Option<Row> {
         let row = self.rows.remove(&ordinal)?;
-        self.by_id.remove(&row.record.envelope.id);
+        self.by_record.remove(&(row.record.envelope.id, row.record.number));
         if let Some(key) = row.line() {
             let line = self.lines.get_mut(&key).expect("a row in line has a line");
             line.remove(&ordinal);
@@ -229,7 +229,7 @@ impl ParkedRows {
         if let Some(due_at) = row.timed() {
             self.timed.insert((due_at, ordinal));
         }
-        self.by_id.insert(row.record.envelope.id, ordinal);
+        self.by_record.insert((row.record.envelope.id, row.record.number), ordinal);
         self.rows.insert(ordinal, row);
     }
 

@@ -81,7 +81,8 @@ impl Records {
                 topic: self.topics.number(&mut envelope.topic),
                 timed: envelope.deliver_at.is_some() || envelope.expires_at.is_some(),
             };
-            let record = Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None };
+            let (wait, number) = (Duration::ZERO, self.last + 1);
+            let record = Record { envelope, key, enqueued_at, wait, expires_in: None, replay: None, number };
             self.push(record, facts);
         }
     }

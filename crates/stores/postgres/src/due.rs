@@ -177,6 +177,7 @@ impl DueRead<'_> {
             wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
             expires_in: envelope.expires_at.map(|at| at.since(self.now)),
             replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
+            number: 0,
             envelope,
         };
         Ok(DueRow {

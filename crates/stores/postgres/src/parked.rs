@@ -19,21 +19,22 @@ use crate::{db::Db, error::Work, values::Instant};
 
 const REMOVE: &str = "DELETE FROM {parked} WHERE ordinal = $1 AND route = $2 RETURNING in_line, key_hash";
 
-/// The unique index on (id, route) decides whether there is a row of that message already; that one stays as it is. Sorted,
-/// so that of two rows with one id the first is kept.
+/// The unique index on (id, route, seq) decides whether there is a row of that record already; that one stays as it is.
+/// Sorted, so that rows have their ordinals in the given order.
 const PARK: &str = "
 INSERT INTO {parked} (ordinal, route, id, state, in_line, key_hash, spread, due_at, wake_at, attempts, cause_code,
                       cause_detail, parked_at, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max,
-                      headers, payload)
+                      headers, payload, seq)
 SELECT ordinal, $1, id, state, in_line, key_hash, spread, due_at, wake_at, attempts, cause_code, cause_detail, $2, topic,
-       name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+       name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload, seq
   FROM unnest($3::bigint[], $4::uuid[], $5::text[], $6::boolean[], $7::bigint[], $8::bigint[], $9::timestamptz[],
               $10::timestamptz[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-              $17::timestamptz[], $18::timestamptz[], $19::timestamptz[], $20::bigint[], $21::bytea[], $22::bytea[])
+              $17::timestamptz[], $18::timestamptz[], $19::timestamptz[], $20::bigint[], $21::bytea[], $22::bytea[],
+              $23::bigint[])
        AS row (ordinal, id, state, in_line, key_hash, spread, due_at, wake_at, attempts, cause_code, cause_detail, topic,
-               name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload)
+               name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload, seq)
  ORDER BY ordinal
-    ON CONFLICT (id, route) DO NOTHING";
+    ON CONFLICT (id, route, seq) DO NOTHING";
 
 const DRAW: &str = "SELECT nextval('{ordinal}') FROM generate_series(1, $1::bigint)";
 
@@ -110,7 +111,7 @@ impl<'a> Rows<'a> {
         Ok(true)
     }
 
-    /// Adds rows at the end, in the given order, by one statement. A message that has a row already keeps that one.
+    /// Adds rows at the end, in the given order, by one statement. A record that has a row already keeps that one.
     pub(crate) async fn park(&mut self, rows: &[(RecordRef, Parked)]) -> Work<()> {
         if rows.is_empty() {
             return Ok(());
@@ -164,6 +165,7 @@ impl<'a> Rows<'a> {
                         (!headers.is_empty()).then(|| headers.encoded().as_ref())
                     }),
                     each!(|record| record.envelope.payload.as_ref()),
+                    each!(|record| record.number.cast_signed()),
                 ],
             )
             .await?;

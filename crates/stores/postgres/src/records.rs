@@ -120,6 +120,7 @@ impl Gathered {
             wait: deliver_at.map_or(Duration::ZERO, |at| at.since(now)),
             expires_in: expires_at.map(|at| at.since(now)),
             replay: self.replay.clone(),
+            number: row.try_get::<_, i64>(0)?.cast_unsigned(),
         })
     }
 

@@ -165,6 +165,7 @@ impl DueRead<'_> {
             wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
             expires_in: envelope.expires_at.map(|at| at.since(self.now)),
             replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
+            number: 0,
             envelope,
         };
         Ok(DueRow { ordinal: ordinal(row.get(0)?), record: RecordRef::single(record), attempts: row.get(1)? })
@@ -212,7 +213,7 @@ mod tests {
         let envelope = Envelope::new("orders", "order.placed", "{}").with_key(key);
         let key = envelope.key.as_ref().map(postrider_core::key::OrderingKey::hash);
         let enqueued_at = Timestamp::now();
-        Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None }
+        Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None, number: 0 }
     }
 
     #[test]

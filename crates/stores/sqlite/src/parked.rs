@@ -19,13 +19,13 @@ use crate::{error::Work, route::draw, worker::Db};
 
 const REMOVE: &str = "DELETE FROM {p}parked WHERE ordinal = ?1 AND route = ?2 RETURNING in_line, key_hash";
 
-/// The unique index on (id, route) decides whether there is a row of that message already; that one stays as it is.
+/// The unique index on (id, route, seq) decides whether there is a row of that record already; that one stays as it is.
 const PARK: &str = "
 INSERT INTO {p}parked (ordinal, route, id, state, in_line, key_hash, spread, due_at, wake_at, attempts, cause_code,
                        cause_detail, parked_at, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max,
-                       headers, payload)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
-    ON CONFLICT (id, route) DO NOTHING";
+                       headers, payload, seq)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)
+    ON CONFLICT (id, route, seq) DO NOTHING";
 
 const FIND: &str = "
 SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail
@@ -89,7 +89,7 @@ impl<'a> Rows<'a> {
         Ok(removed.is_some())
     }
 
-    /// Adds rows at the end, in the given order. A message that has a row already keeps that one.
+    /// Adds rows at the end, in the given order. A record that has a row already keeps that one.
     pub(crate) fn park<'r>(&mut self, rows: impl ExactSizeIterator<Item = (&'r Record, &'r Parked)>) -> Work<()> {
         let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         if count == 0 {
@@ -125,6 +125,7 @@ impl<'a> Rows<'a> {
                 envelope.attempts_max,
                 headers,
                 envelope.payload.as_ref(),
+                record.number.cast_signed(),
             ])?;
             if columns.in_line {
                 self.touched.extend(record.key.map(KeyHash::as_i64));

@@ -217,6 +217,7 @@ impl Shared {
             wait: deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
             expires_in: expires_at.map(|at| at.since(self.now)),
             replay: self.replay.clone(),
+            number: row.seq.cast_unsigned(),
         }
     }
 

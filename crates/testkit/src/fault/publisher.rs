@@ -241,7 +241,7 @@ mod tests {
             let envelope = Envelope::new("t", "n", "").with_key(*key);
             let key = Some(KeyHash::of(key.as_bytes()));
             let (wait, enqueued_at) = (Duration::ZERO, Timestamp::from_micros(0));
-            RecordRef::single(Record { envelope, key, enqueued_at, wait, expires_in: None, replay: None })
+            RecordRef::single(Record { envelope, key, enqueued_at, wait, expires_in: None, replay: None, number: 0 })
         };
         keys.iter().map(record).collect()
     }

@@ -69,6 +69,7 @@ macro_rules! store_conformance {
                 a_parked_row_is_a_copy
                 every_state_keeps_its_details
                 an_existing_row_is_kept
+                two_messages_of_one_id_have_two_rows
                 routes_park_for_themselves
                 rows_that_are_gone_are_skipped
                 removing_comes_before_parking

@@ -178,6 +178,26 @@ pub async fn an_existing_row_is_kept(store: Arc<dyn Fixture>) {
     assert_eq!(summary(&rows[..1]), summary(&kept), "the row that is there already stays as it is");
 }
 
+/// Two messages that were enqueued separately under one id are two messages: each has a row.
+pub async fn two_messages_of_one_id_have_two_rows(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let first = keyed("a");
+    let second = postrider_core::envelope::Envelope { payload: "another".into(), ..first.clone() };
+    let before = owner.cursor.clone();
+    owner.park(&*store, vec![(first.clone(), retrying(HOUR))]).await;
+    owner.park(&*store, vec![(second.clone(), retrying(HOUR))]).await;
+    let payloads = |rows: &[ParkedRow]| rows.iter().map(|row| row.envelope.payload.clone()).collect::<Vec<_>>();
+    let rows = rows_of(&*store).await;
+    assert_eq!(payloads(&rows), [first.payload, second.payload], "the second is not taken for the first");
+    // Read and parked once more, each is known.
+    owner.cursor = before;
+    let records = owner.read(WHOLE).await;
+    assert_eq!(records.len(), 2);
+    let park = records.into_iter().map(|record| (record, dead(true))).collect();
+    owner.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
+    assert_eq!(summary(&rows_of(&*store).await), summary(&rows), "the rows that are there already stay as they are");
+}
+
 /// Two routes park the same message without disturbing each other.
 pub async fn routes_park_for_themselves(store: Arc<dyn Fixture>) {
     let (mut one, mut two) = (Owner::of(&*store, &route("one")).await, Owner::of(&*store, &route("two")).await);

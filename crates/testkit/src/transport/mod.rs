@@ -64,6 +64,7 @@ pub fn record(envelope: &Envelope) -> RecordRef {
         wait: Duration::ZERO,
         expires_in: None,
         replay: None,
+        number: 0,
     })
 }
 

@@ -130,7 +130,7 @@ mod tests {
     fn line_of(payload: &'static [u8]) -> String {
         let envelope = Envelope::new("orders", "order.placed", payload);
         let (wait, enqueued_at) = (Duration::ZERO, Timestamp::from_micros(0));
-        let record = Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None };
+        let record = Record { envelope, key: None, enqueued_at, wait, expires_in: None, replay: None, number: 0 };
         let mut buffer = Vec::new();
         write_line(&mut buffer, &record).unwrap();
         let text = String::from_utf8(buffer).unwrap();

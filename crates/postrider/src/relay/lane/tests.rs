@@ -51,7 +51,7 @@ fn options() -> LaneOptions {
 fn record(label: &str) -> Record {
     let envelope = Envelope::new("t", "n", label.to_owned()).with_key(&label[..1]);
     let (key, enqueued_at) = (Some(key(&label[..1])), Timestamp::from_micros(0));
-    Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None }
+    Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None, number: 0 }
 }
 
 fn key(key: &str) -> KeyHash {

@@ -23,10 +23,11 @@ use crate::{
 pub use self::roles::{Roles, roles};
 
 /// Every migration, oldest first. Append only.
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 4] = [
     Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") },
     Migration { version: 2, name: "standstills", template: include_str!("0002_standstills.sql") },
     Migration { version: 3, name: "enqueue", template: include_str!("0003_enqueue.sql") },
+    Migration { version: 4, name: "parked_records", template: include_str!("0004_parked_records.sql") },
 ];
 
 /// The version that this program works with.
