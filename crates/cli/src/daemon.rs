@@ -4,17 +4,25 @@
 //! back, so that nothing is published twice. A second one ends the process at once; what was in flight is then published
 //! again by the next owner.
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, sync::Arc};
 
-use postrider::{Relay, Route};
+use postrider::{
+    Relay, Route,
+    metrics::{Metrics, StoreMetrics},
+    relay::events::{Observer, TracingObserver},
+};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config::{Config, HttpConfig, RouteConfig, StoreConfig},
+    admin::{self, Watched},
+    config::{Config, HttpConfig, RouteConfig},
     exit::{Code, Failure, Outcome},
     registry::{self, Destination, Place},
 };
+
+/// What the store of a daemon is called in metrics.
+const STORE_NAME: &str = "default";
 
 /// Runs until a signal comes.
 pub(crate) fn run(config: &Config) -> Outcome {
@@ -23,10 +31,7 @@ pub(crate) fn run(config: &Config) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
-    let outcome = runtime.block_on(serve(config));
-    // A write to a destination that stands still must not keep the process.
-    runtime.shutdown_background();
-    outcome
+    runtime.block_on(serve(config))
 }
 
 /// Log lines go to standard error, because standard output may be a route's destination. `RUST_LOG` chooses.
@@ -40,10 +45,17 @@ pub(crate) fn log_to_stderr() {
 
 async fn serve(config: &Config) -> Outcome {
     let stop = Signals::install()?;
-    let relay = build(config).await?;
+    let listener = match &config.admin {
+        Some(admin) => Some((admin::bind(admin.listen).await?, admin.token()?)),
+        None => None,
+    };
+    let Built { relay, watched, metrics } = build(config).await?;
     let handle = relay.handle();
+    let server = listener.map(|(listener, token)| {
+        info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
+        tokio::spawn(admin::serve(listener, token, admin::scraper(metrics), vec![watched]))
+    });
     info!(node = %handle.node(), routes = config.routes.len(), "relay starts");
-    let stats = handle.clone();
     let drainer = tokio::spawn(async move {
         let mut stop = stop;
         stop.next().await;
@@ -55,29 +67,45 @@ async fn serve(config: &Config) -> Outcome {
     });
     let ended = relay.run().await;
     drainer.abort();
-    ended?;
-    if stats.stats().undrained() > 0 {
-        let message = "the drain deadline has passed; what was in flight will be published again";
-        return Err(Failure::new(Code::Problem, message));
+    if let Some(server) = server {
+        server.abort();
     }
+    ended?;
     info!("relay has stopped");
     Ok(Code::Done)
 }
 
+/// A relay, and what watches it.
+struct Built {
+    relay: Relay,
+    watched: Watched,
+    metrics: Metrics,
+}
+
 /// Opens the store and the destinations.
-async fn build(config: &Config) -> Outcome<Relay> {
+async fn build(config: &Config) -> Outcome<Built> {
     let (adapter, path) = registry::store(&config.store.url).map_err(Failure::usage)?;
-    let StoreConfig { table_prefix, schema, connections, .. } = config.store.clone();
-    let place = Place { path, table_prefix, schema, connections };
+    let place = Place { path, table_prefix: config.store.table_prefix.clone() };
     let store = adapter.open(&place, config.store.migrate).await?;
-    let mut builder = Relay::builder(store.log).options(config.relay.clone());
+    let metrics = Metrics::new();
+    let of_store = Arc::new(metrics.of_store(STORE_NAME));
+    let observers: Vec<Arc<dyn Observer>> = vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store)];
+    let mut builder = Relay::builder(store.log).options(config.relay.clone()).observer(Arc::new(observers));
     if let Some(name) = &config.node_name {
         builder = builder.node_name(name);
     }
     for route in &config.routes {
         builder = builder.route(open_route(route)?);
     }
-    Ok(builder.build()?)
+    let relay = builder.build()?;
+    let watched = Watched {
+        name: STORE_NAME.to_owned(),
+        relay: relay.handle(),
+        admin: store.admin,
+        metrics: of_store,
+        lease_life: config.relay.lease_life,
+    };
+    Ok(Built { relay, watched, metrics })
 }
 
 fn open_route(config: &RouteConfig) -> Outcome<Route> {

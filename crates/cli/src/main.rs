@@ -4,6 +4,7 @@
 //! running relay; [`registry`] says which adapter a URL means.
 
 mod adapter;
+mod admin;
 mod command;
 mod config;
 mod daemon;

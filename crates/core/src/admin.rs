@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxFuture,
-    doctor::{Finding, Thresholds},
     envelope::{Envelope, MessageId},
     error::{Error, Result},
     lease::{Epoch, LaneId, NodeId, ReplayFilter},
@@ -295,10 +294,6 @@ pub trait StoreAdmin: Send + Sync {
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
-
-    /// What an operator should know of the store and of what is below it, worst first. A store in good health has no
-    /// finding with [`Severity::Error`](crate::doctor::Severity::Error). Changes nothing.
-    fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>>;
 }
 
 #[cfg(test)]

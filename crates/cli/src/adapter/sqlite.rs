@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
     core::BoxFuture,
-    sqlite::{self, PREFIX, Sqlite, SqliteStore, migrations},
+    sqlite::{PREFIX, Sqlite, SqliteStore, migrations},
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -22,7 +22,6 @@ pub(crate) struct Adapter;
 impl StoreAdapter for Adapter {
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
-            refuse_server_settings(place)?;
             if !migrate {
                 must_exist(place)?;
             }
@@ -35,7 +34,14 @@ impl StoreAdapter for Adapter {
     fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
         must_exist(place)?;
         let outbox = Outbox::new(dialect(place)?);
-        let failed = |error| sqlite::error(error, "enqueue").with("file", &place.path);
+        let failed = |error: rusqlite::Error| {
+            let kind = match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::ReadOnly) => ErrorKind::Denied,
+                Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => ErrorKind::Corrupt,
+                _ => ErrorKind::Unavailable,
+            };
+            Error::new(kind, "enqueue").with("file", &place.path).caused_by(error)
+        };
         let mut connection = Connection::open(&place.path).map_err(failed)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -68,7 +74,6 @@ fn prefix(place: &Place) -> &str {
 }
 
 fn dialect(place: &Place) -> Result<Sqlite> {
-    refuse_server_settings(place)?;
     Ok(Sqlite::with_prefix(prefix(place))?.in_file(&place.path))
 }
 
@@ -79,15 +84,4 @@ fn must_exist(place: &Place) -> Result<()> {
     }
     let message = "there is no such database; `postrider migrate up` makes one";
     Err(Error::new(ErrorKind::Unavailable, message).with("file", &place.path))
-}
-
-/// What only a database server has.
-fn refuse_server_settings(place: &Place) -> Result<()> {
-    if place.schema.is_some() {
-        return Err(Error::invalid("SQLite has no schemas; leave `schema` out and use a table prefix"));
-    }
-    if place.connections.is_some() {
-        return Err(Error::invalid("SQLite has one writer; leave `connections` out"));
-    }
-    Ok(())
 }

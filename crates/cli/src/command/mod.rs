@@ -3,7 +3,6 @@
 mod capture;
 mod config;
 mod dead;
-mod doctor;
 mod enqueue;
 mod migrate;
 mod replay;
@@ -11,6 +10,7 @@ mod route;
 mod run;
 mod status;
 mod store;
+mod why;
 
 use std::future::Future;
 
@@ -36,8 +36,8 @@ pub(crate) enum Command {
     Migrate(migrate::Action),
     /// How the routes are doing.
     Status(status::Arguments),
-    /// What is wrong with the store or below it, and what to do about it. Exit code 1 if something does not work.
-    Doctor(doctor::Arguments),
+    /// Why a message waits, and what to do about it.
+    Why(why::Arguments),
     /// Messages that were given up.
     #[command(subcommand)]
     Dead(dead::Action),
@@ -64,7 +64,7 @@ impl Command {
             Self::Config(action) => config::run(&action),
             Self::Migrate(action) => migrate::run(&action),
             Self::Status(arguments) => block_on(status::run(&arguments)),
-            Self::Doctor(arguments) => block_on(doctor::run(&arguments)),
+            Self::Why(arguments) => block_on(why::run(&arguments)),
             Self::Dead(action) => block_on(dead::run(&action)),
             Self::Route(action) => block_on(route::run(&action)),
             Self::Replay(arguments) => block_on(replay::run(&arguments)),

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use postrider::core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus};
+use postrider::{
+    core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus},
+    diagnosis::{Finding, obstacles},
+};
 use serde_json::{Value, json};
 
-use super::store::StoreArguments;
+use super::{store::StoreArguments, why::in_lines};
 use crate::{
     exit::{Code, Outcome},
     table::Table,
@@ -52,7 +55,16 @@ fn as_text(overview: &Overview) -> String {
         if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
     let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
     let (records, relays) = (plural(overview.records, "record"), plural(overview.nodes.len() as u64, "relay"));
-    format!("{text}{empty}{records} in the log, {relays} alive\n")
+    let troubles: String = troubles(overview).iter().map(|finding| in_lines(finding)).collect();
+    format!("{text}{empty}{records} in the log, {relays} alive\n{troubles}")
+}
+
+/// What keeps routes from moving, in words. A route with nothing to deliver is left alone: nobody waits for it.
+fn troubles(overview: &Overview) -> Vec<Finding> {
+    let waits = |route: &&RouteStatus| route.pending > 0 || route.oldest_pending_age.is_some();
+    let of_route = |route| obstacles(overview, route, None).into_iter().map(move |found| (route, found));
+    let found = overview.routes.iter().filter(waits).flat_map(of_route);
+    found.map(|(route, found)| found.finding(&route.route)).collect()
 }
 
 fn plural(count: u64, what: &str) -> String {
@@ -104,11 +116,17 @@ fn as_json(overview: &Overview) -> Value {
         .nodes
         .iter()
         .map(|node| {
-            json!({ "id": node.id, "name": node.name, "routes": node.routes, "seen_seconds": node.seen.as_secs_f64() })
+            json!({
+                "id": node.id,
+                "name": node.name,
+                "routes": node.routes,
+                "seen_seconds": node.seen.as_secs_f64(),
+                "standstills": node.standstills,
+            })
         })
         .collect();
     let routes: Vec<Value> = overview.routes.iter().map(route).collect();
-    json!({ "records": overview.records, "routes": routes, "nodes": nodes })
+    json!({ "records": overview.records, "routes": routes, "nodes": nodes, "findings": troubles(overview) })
 }
 
 /// A route that nobody serves stands still: that must not look like one that runs.

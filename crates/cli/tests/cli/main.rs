@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
 
+mod admin;
 mod bad_input;
 mod capture;
 mod commands;

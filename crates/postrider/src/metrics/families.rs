@@ -13,18 +13,26 @@ const DURATIONS: [f64; 15] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OfStore {
+    pub(super) store: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OfRoute {
+    pub(super) store: String,
     pub(super) route: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OfCause {
+    pub(super) store: String,
     pub(super) route: String,
     pub(super) cause: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Attempt {
+    pub(super) store: String,
     pub(super) route: String,
     pub(super) outcome: &'static str,
     pub(super) cause: String,
@@ -32,6 +40,7 @@ pub(super) struct Attempt {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OfOperation {
+    pub(super) store: String,
     pub(super) operation: &'static str,
 }
 
@@ -51,9 +60,10 @@ pub(super) struct Families {
     pub(super) parked_keys: Family<OfRoute, Gauge>,
     pub(super) route_paused: Family<OfRoute, Gauge>,
     pub(super) lanes_unowned: Family<OfRoute, Gauge>,
-    pub(super) nodes: Gauge,
-    pub(super) log_records: Gauge,
-    pub(super) clock_offset: Seconds,
+    pub(super) nodes: Family<OfStore, Gauge>,
+    pub(super) log_records: Family<OfStore, Gauge>,
+    pub(super) clock_offset: Family<OfStore, Seconds>,
+    pub(super) store_up: Family<OfStore, Gauge>,
     // This node's own lanes.
     pub(super) in_flight: Family<OfRoute, Gauge>,
     pub(super) circuit_open: Family<OfRoute, Gauge>,
@@ -65,7 +75,7 @@ pub(super) struct Families {
     pub(super) takeovers: Family<OfRoute, Counter>,
     pub(super) stale_epoch_rejections: Family<OfRoute, Counter>,
     pub(super) store_failures: Family<OfOperation, Counter>,
-    pub(super) purged: Counter,
+    pub(super) purged: Family<OfStore, Counter>,
     pub(super) delivery_duration: Durations,
     pub(super) delivery_latency: Durations,
     pub(super) claim_duration: Durations,
@@ -94,6 +104,7 @@ impl Families {
             nodes: add.plain("nodes", "Live nodes"),
             log_records: add.plain("log_records", "Records in the log, delivered ones included"),
             clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
+            store_up: add.plain("store_up", "1 if the store could be read when these metrics were asked for"),
             in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),
             circuit_open: add.plain("circuit_open", "1 while the destination takes nothing and this node waits"),
             enqueued: add.plain("outbox_enqueued", "Records read from the log by this node"),
@@ -114,9 +125,9 @@ impl Families {
         }
     }
 
-    /// Before the store is shown anew: a route that was forgotten must not stay.
-    pub(super) fn clear_shown(&self) {
-        self.oldest_pending_age.clear();
+    /// A route that is no longer there must not stay.
+    pub(super) fn forget_route(&self, route: &OfRoute) {
+        self.oldest_pending_age.remove(route);
         for family in [
             &self.pending,
             &self.scheduled,
@@ -126,14 +137,8 @@ impl Families {
             &self.route_paused,
             &self.lanes_unowned,
         ] {
-            family.clear();
+            family.remove(route);
         }
-        self.dead_letters.clear();
-    }
-
-    pub(super) fn clear_own(&self) {
-        self.in_flight.clear();
-        self.circuit_open.clear();
     }
 }
 

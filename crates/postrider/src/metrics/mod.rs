@@ -1,20 +1,20 @@
 //! Metrics of a relay, in the text format of Prometheus.
 //!
-//! Two sources meet here. What *happens* (attempts, durations, verdicts) is counted as the relay tells it: [`Metrics`] is an
-//! [`Observer`]. What *is* (how much waits, how old the oldest is, who owns what) is read from the store, by whoever
-//! renders: [`Metrics::show`] takes an [`Overview`]. So an age is the store's clock against the store's clock, and stays
-//! true while no relay runs.
+//! Two sources meet here. What *happens* (attempts, durations, verdicts) is counted as the relay tells it: [`StoreMetrics`]
+//! is an [`Observer`]. What *is* (how much waits, how old the oldest is, who owns what) is read from the store, by whoever
+//! renders: [`StoreMetrics::show`] takes an [`Overview`]. So an age is the store's clock against the store's clock, and
+//! stays true while no relay runs.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use postrider::{Relay, Route, memory::MemoryStore, metrics::Metrics, relay::events::TracingObserver};
 //!
 //! # fn main() -> postrider::Result<()> {
-//! let metrics = Arc::new(Metrics::new());
+//! let metrics = Metrics::new();
 //! let route = Route::handler("billing", |_| async { Ok::<_, String>(()) });
 //! let relay = Relay::builder(Arc::new(MemoryStore::new()))
 //!     .route(route)
-//!     .observer(Arc::new(vec![Arc::new(TracingObserver) as _, Arc::clone(&metrics) as _]))
+//!     .observer(Arc::new(vec![Arc::new(TracingObserver) as _, Arc::new(metrics.of_store("shop")) as _]))
 //!     .build()?;
 //! // In the handler of `GET /metrics`:
 //! let text = metrics.render();
@@ -22,45 +22,38 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Labels are routes, outcomes and cause codes: few and known. Ids, keys and texts are never labels.
+//! Labels are stores, routes, outcomes and cause codes: few and known. Ids, keys and texts are never labels.
 
 mod families;
 
 use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use postrider_core::{
-    ErrorKind,
     admin::{CauseGroup, Overview, RouteStatus},
     lease::LaneId,
-    parked::Cause,
     time::Timestamp,
     transport::Outcome,
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
-use self::families::{Attempt, Families, OfCause, OfOperation, OfRoute};
+use self::families::{Attempt, Families, OfCause, OfOperation, OfRoute, OfStore};
 use crate::relay::events::{Event, Observer, Progress};
 
 /// What the text is to be served as.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Everything that is counted and shown. One for a whole process; several relays may share it.
+/// Everything that is counted and shown, of one process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Shared>);
+
 #[derive(Debug)]
-pub struct Metrics {
+struct Shared {
     registry: Registry,
     families: Families,
-    /// What this node's own lanes are doing.
-    lanes: Mutex<BTreeMap<LaneId, OwnLane>>,
-}
-
-#[derive(Debug, Default)]
-struct OwnLane {
-    in_flight: i64,
-    breaker_open: bool,
 }
 
 impl Default for Metrics {
@@ -75,30 +68,90 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("postrider");
         let families = Families::register(&mut registry);
-        Self { registry, families, lanes: Mutex::default() }
+        Self(Arc::new(Shared { registry, families }))
     }
 
+    /// Those of one store and its relay. The name becomes the label `store`.
+    #[must_use]
+    pub fn of_store(&self, name: &str) -> StoreMetrics {
+        StoreMetrics {
+            shared: Arc::clone(&self.0),
+            store: name.to_owned(),
+            lanes: Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Everything as text, to be served as [`CONTENT_TYPE`].
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut rendered = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut rendered, &self.0.registry);
+        rendered
+    }
+}
+
+/// The metrics of one store and of the relay that works on it: an [`Observer`] of that relay.
+#[derive(Debug)]
+pub struct StoreMetrics {
+    shared: Arc<Shared>,
+    store: String,
+    /// What this node's own lanes are doing.
+    lanes: Mutex<BTreeMap<LaneId, OwnLane>>,
+    /// What was last shown of the store.
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Default)]
+struct OwnLane {
+    in_flight: i64,
+    breaker_open: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    routes: BTreeSet<String>,
+    dead: BTreeSet<(String, String)>,
+}
+
+impl StoreMetrics {
     /// Shows what is in the store: replaces what was shown before.
     pub fn show(&self, overview: &Overview, dead: &[CauseGroup]) {
         let now = Timestamp::now();
-        let families = &self.families;
-        families.clear_shown();
+        let families = &self.shared.families;
+        let mut shown = lock(&self.shown);
+        let routes: BTreeSet<String> = overview.routes.iter().map(|route| route.route.to_string()).collect();
+        for gone in shown.routes.difference(&routes) {
+            families.forget_route(&self.of_route(gone));
+        }
+        shown.routes = routes;
+        for (route, cause) in std::mem::take(&mut shown.dead) {
+            families.dead_letters.remove(&self.of_cause(&route, &cause));
+        }
         for route in &overview.routes {
             self.show_route(route);
         }
         for group in dead {
-            let labels = OfCause { route: group.route.to_string(), cause: group.code.clone() };
-            families.dead_letters.get_or_create(&labels).inc_by(signed(group.rows));
+            shown.dead.insert((group.route.to_string(), group.code.clone()));
+            families.dead_letters.get_or_create(&self.of_cause(&group.route, &group.code)).set(signed(group.rows));
         }
         let offset = Duration::from_micros(now.as_micros().abs_diff(overview.at.as_micros())).as_secs_f64();
-        families.clock_offset.set(if now < overview.at { -offset } else { offset });
-        families.nodes.set(signed(overview.nodes.len() as u64));
-        families.log_records.set(signed(overview.records));
+        let of_store = self.of_store();
+        families.clock_offset.get_or_create(&of_store).set(if now < overview.at { -offset } else { offset });
+        families.nodes.get_or_create(&of_store).set(signed(overview.nodes.len() as u64));
+        families.log_records.get_or_create(&of_store).set(signed(overview.records));
+        families.store_up.get_or_create(&of_store).set(1);
+    }
+
+    /// The store could not be read. What was shown before stays, and grows stale in the open.
+    pub fn show_unreachable(&self) {
+        self.shared.families.store_up.get_or_create(&self.of_store()).set(0);
     }
 
     fn show_route(&self, route: &RouteStatus) {
-        let families = &self.families;
-        let labels = OfRoute { route: route.route.to_string() };
+        let families = &self.shared.families;
+        let labels = self.of_route(&route.route);
         let age = route.oldest_pending_age.unwrap_or_default().as_secs_f64();
         families.oldest_pending_age.get_or_create(&labels).set(age);
         families.pending.get_or_create(&labels).set(signed(route.pending));
@@ -111,118 +164,121 @@ impl Metrics {
         families.lanes_unowned.get_or_create(&labels).set(signed(unowned as u64));
     }
 
-    /// Everything as text, to be served as [`CONTENT_TYPE`].
-    #[must_use]
-    pub fn render(&self) -> String {
-        self.show_own_lanes();
-        let mut rendered = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut rendered, &self.registry);
-        rendered
-    }
-
-    fn show_own_lanes(&self) {
-        let mut routes: BTreeMap<String, OwnLane> = BTreeMap::new();
-        for (lane, own) in &*self.lanes() {
-            let route = routes.entry(lane.route.to_string()).or_default();
-            route.in_flight += own.in_flight;
-            route.breaker_open |= own.breaker_open;
-        }
-        self.families.clear_own();
-        for (route, own) in routes {
-            let labels = OfRoute { route };
-            self.families.in_flight.get_or_create(&labels).set(own.in_flight);
-            self.families.circuit_open.get_or_create(&labels).set(i64::from(own.breaker_open));
-        }
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneId, OwnLane>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn own(&self, lane: &LaneId, change: impl FnOnce(&mut OwnLane)) {
-        change(self.lanes().entry(lane.clone()).or_default());
+    /// Changes what is known of an own lane, and shows its route.
+    fn own(&self, lane: &LaneId, change: impl FnOnce(&mut BTreeMap<LaneId, OwnLane>)) {
+        let mut lanes = lock(&self.lanes);
+        change(&mut lanes);
+        let of_route = || lanes.iter().filter(|(other, _)| other.route == lane.route).map(|(_, own)| own);
+        let (in_flight, open) = (of_route().map(|own| own.in_flight).sum(), of_route().any(|own| own.breaker_open));
+        let labels = self.of_route(&lane.route);
+        self.shared.families.in_flight.get_or_create(&labels).set(in_flight);
+        self.shared.families.circuit_open.get_or_create(&labels).set(i64::from(open));
     }
 
     fn published(&self, lane: &LaneId, outcomes: &[Outcome], enqueued_at: &[Timestamp], took: Duration) {
-        let route = OfRoute { route: lane.route.to_string() };
-        self.families.delivery_duration.get_or_create(&route).observe(took.as_secs_f64());
+        let families = &self.shared.families;
+        let labels = self.of_route(&lane.route);
+        families.delivery_duration.get_or_create(&labels).observe(took.as_secs_f64());
         let now = Timestamp::now();
-        let latency = self.families.delivery_latency.get_or_create_owned(&route);
+        let latency = families.delivery_latency.get_or_create_owned(&labels);
         let mut durable = 0;
         for (outcome, enqueued_at) in outcomes.iter().zip(enqueued_at) {
-            let (Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause)) = outcome else {
-                if *outcome == Outcome::Durable {
+            match outcome {
+                Outcome::Durable => {
                     durable += 1;
                     latency.observe(now.since(*enqueued_at).as_secs_f64());
-                } else {
-                    self.attempts(lane, outcome.name(), "", 1);
                 }
-                continue;
-            };
-            self.attempts(lane, outcome.name(), cause.code(), 1);
+                Outcome::Throttled(_) => self.attempts(lane, outcome, "", 1),
+                Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
+                    self.attempts(lane, outcome, cause.code(), 1);
+                }
+            }
         }
         if durable > 0 {
-            self.attempts(lane, "durable", "", durable);
-            self.families.delivered.get_or_create(&route).inc_by(durable);
+            self.attempts(lane, &Outcome::Durable, "", durable);
+            families.delivered.get_or_create(&labels).inc_by(durable);
         }
     }
 
-    fn attempts(&self, lane: &LaneId, outcome: &'static str, cause: &str, count: u64) {
-        let labels = Attempt { route: lane.route.to_string(), outcome, cause: cause.to_owned() };
-        self.families.attempts.get_or_create(&labels).inc_by(count);
+    fn attempts(&self, lane: &LaneId, outcome: &Outcome, cause: &str, count: u64) {
+        let (store, route, cause) = (self.store.clone(), lane.route.to_string(), cause.to_owned());
+        let labels = Attempt { store, route, outcome: outcome.name(), cause };
+        self.shared.families.attempts.get_or_create(&labels).inc_by(count);
     }
 
-    fn dead(&self, lane: &LaneId, cause: &Cause) {
-        let labels = OfCause { route: lane.route.to_string(), cause: cause.code().to_owned() };
-        self.families.dead_lettered.get_or_create(&labels).inc();
+    fn of_store(&self) -> OfStore {
+        OfStore { store: self.store.clone() }
+    }
+
+    fn of_route(&self, route: &str) -> OfRoute {
+        OfRoute { store: self.store.clone(), route: route.to_owned() }
+    }
+
+    fn of_cause(&self, route: &str, cause: &str) -> OfCause {
+        OfCause { store: self.store.clone(), route: route.to_owned(), cause: cause.to_owned() }
     }
 }
 
-impl Observer for Metrics {
+impl Observer for StoreMetrics {
     fn observe(&self, event: &Event<'_>) {
+        let families = &self.shared.families;
         match event {
             Event::LaneAcquired { lane, .. } => {
-                self.families.takeovers.get_or_create(&OfRoute { route: lane.route.to_string() }).inc();
-                self.own(lane, |own| *own = OwnLane::default());
+                families.takeovers.get_or_create(&self.of_route(&lane.route)).inc();
+                self.own(lane, |lanes| drop(lanes.insert((*lane).clone(), OwnLane::default())));
             }
             Event::LaneEnded { lane, how } => {
                 if *how == "fenced" {
-                    let labels = OfRoute { route: lane.route.to_string() };
-                    self.families.stale_epoch_rejections.get_or_create(&labels).inc();
+                    families.stale_epoch_rejections.get_or_create(&self.of_route(&lane.route)).inc();
                 }
-                self.lanes().remove(lane);
+                self.own(lane, |lanes| drop(lanes.remove(*lane)));
             }
-            Event::BreakerOpened { lane, .. } => self.own(lane, |own| own.breaker_open = true),
-            Event::BreakerClosed { lane } => self.own(lane, |own| own.breaker_open = false),
-            Event::Dead { lane, cause, .. } => self.dead(lane, cause),
-            Event::StoreFailed { operation, error } if error.kind() != ErrorKind::Fenced => {
-                self.families.store_failures.get_or_create(&OfOperation { operation }).inc();
+            Event::BreakerOpened { lane, .. } => {
+                self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = true);
             }
-            Event::Purged { records } => drop(self.families.purged.inc_by(*records)),
+            Event::BreakerClosed { lane } => {
+                self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = false);
+            }
+            Event::Dead { lane, cause, .. } => {
+                families.dead_lettered.get_or_create(&self.of_cause(&lane.route, cause.code())).inc();
+            }
+            Event::StoreFailed { operation, .. } => {
+                let labels = OfOperation { store: self.store.clone(), operation };
+                families.store_failures.get_or_create(&labels).inc();
+            }
+            Event::Purged { records } => {
+                families.purged.get_or_create(&self.of_store()).inc_by(*records);
+            }
             _ => {}
         }
     }
 
     fn progress(&self, lane: &LaneId, progress: &Progress<'_>) {
-        let labels = || OfRoute { route: lane.route.to_string() };
+        let families = &self.shared.families;
+        let in_flight = |change: i64| {
+            self.own(lane, |lanes| lanes.entry(lane.clone()).or_default().in_flight += change);
+        };
         match progress {
             Progress::Read { records, took } => {
-                self.families.claim_duration.get_or_create(&labels()).observe(took.as_secs_f64());
-                self.families.enqueued.get_or_create(&labels()).inc_by(*records as u64);
+                let labels = self.of_route(&lane.route);
+                families.claim_duration.get_or_create(&labels).observe(took.as_secs_f64());
+                families.enqueued.get_or_create(&labels).inc_by(*records as u64);
             }
-            Progress::Publishing { messages } => {
-                self.own(lane, |own| own.in_flight += signed(*messages as u64));
-            }
+            Progress::Publishing { messages } => in_flight(signed(*messages as u64)),
             Progress::Published { outcomes, enqueued_at, took } => {
-                self.own(lane, |own| own.in_flight -= signed(enqueued_at.len() as u64));
+                in_flight(-signed(enqueued_at.len() as u64));
                 self.published(lane, outcomes, enqueued_at, *took);
             }
             Progress::Settled { took } => {
-                self.families.settle_duration.get_or_create(&labels()).observe(took.as_secs_f64());
+                let labels = self.of_route(&lane.route);
+                families.settle_duration.get_or_create(&labels).observe(took.as_secs_f64());
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn signed(count: u64) -> i64 {

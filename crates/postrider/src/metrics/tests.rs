@@ -11,21 +11,25 @@ use postrider_core::{
     transport::Outcome,
 };
 
-use super::Metrics;
+use super::{Metrics, StoreMetrics};
 use crate::relay::events::{Event, Observer, Progress};
+
+fn shop() -> StoreMetrics {
+    Metrics::new().of_store("shop")
+}
 
 fn lane() -> LaneId {
     LaneId { route: "billing".into(), number: 0 }
 }
 
 /// The value of a sample, by its name and labels as written.
-fn value(metrics: &Metrics, sample: &str) -> Option<f64> {
-    let text = metrics.render();
+fn value(metrics: &StoreMetrics, sample: &str) -> Option<f64> {
+    let text = Metrics(Arc::clone(&metrics.shared)).render();
     let line = text.lines().find(|line| line.strip_prefix(sample).is_some_and(|rest| rest.starts_with(' ')))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 
-fn publish(metrics: &Metrics, outcomes: &[Outcome]) {
+fn publish(metrics: &StoreMetrics, outcomes: &[Outcome]) {
     let enqueued_at = vec![Timestamp::now().saturating_sub(Duration::from_secs(3)); outcomes.len()];
     metrics.progress(&lane(), &Progress::Publishing { messages: outcomes.len() });
     let took = Duration::from_millis(2);
@@ -52,40 +56,43 @@ fn billing() -> RouteStatus {
 
 #[test]
 fn outcomes_are_counted_with_their_cause() {
-    let metrics = Metrics::new();
+    let metrics = shop();
     let refused = || Outcome::Rejected(Cause::new("too-large", "10 MB"));
     publish(&metrics, &[Outcome::Durable, refused(), Outcome::Durable, Outcome::Throttled(Duration::ZERO)]);
     let attempts = |outcome: &str, cause: &str| {
-        let labels = format!("route=\"billing\",outcome=\"{outcome}\",cause=\"{cause}\"");
+        let labels = format!("store=\"shop\",route=\"billing\",outcome=\"{outcome}\",cause=\"{cause}\"");
         value(&metrics, &format!("postrider_delivery_attempts_total{{{labels}}}"))
     };
     assert_eq!(attempts("durable", ""), Some(2.0));
     assert_eq!(attempts("rejected", "too-large"), Some(1.0));
     assert_eq!(attempts("throttled", ""), Some(1.0));
-    assert_eq!(value(&metrics, "postrider_delivered_total{route=\"billing\"}"), Some(2.0));
-    assert_eq!(value(&metrics, "postrider_delivery_duration_seconds_count{route=\"billing\"}"), Some(1.0));
-    let latency = value(&metrics, "postrider_delivery_latency_seconds_sum{route=\"billing\"}").unwrap();
+    assert_eq!(value(&metrics, "postrider_delivered_total{store=\"shop\",route=\"billing\"}"), Some(2.0));
+    assert_eq!(
+        value(&metrics, "postrider_delivery_duration_seconds_count{store=\"shop\",route=\"billing\"}"),
+        Some(1.0)
+    );
+    let latency = value(&metrics, "postrider_delivery_latency_seconds_sum{store=\"shop\",route=\"billing\"}").unwrap();
     assert!(latency >= 6.0, "two messages that waited three seconds each: {latency}");
 }
 
 #[test]
 fn what_is_in_flight_comes_back_or_goes_with_its_lane() {
-    let metrics = Metrics::new();
-    let in_flight = || value(&metrics, "postrider_outbox_in_flight{route=\"billing\"}");
+    let metrics = shop();
+    let in_flight = || value(&metrics, "postrider_outbox_in_flight{store=\"shop\",route=\"billing\"}");
     metrics.observe(&Event::LaneAcquired { lane: &lane(), epoch: Epoch(1) });
     metrics.progress(&lane(), &Progress::Publishing { messages: 5 });
     assert_eq!(in_flight(), Some(5.0));
     publish(&metrics, &[Outcome::Durable]);
     assert_eq!(in_flight(), Some(5.0));
     metrics.observe(&Event::LaneEnded { lane: &lane(), how: "fenced" });
-    assert_eq!(in_flight(), None);
-    assert_eq!(value(&metrics, "postrider_stale_epoch_rejections_total{route=\"billing\"}"), Some(1.0));
+    assert_eq!(in_flight(), Some(0.0));
+    assert_eq!(value(&metrics, "postrider_stale_epoch_rejections_total{store=\"shop\",route=\"billing\"}"), Some(1.0));
 }
 
 #[test]
 fn an_open_breaker_shows_until_it_closes() {
-    let metrics = Metrics::new();
-    let open = || value(&metrics, "postrider_circuit_open{route=\"billing\"}");
+    let metrics = shop();
+    let open = || value(&metrics, "postrider_circuit_open{store=\"shop\",route=\"billing\"}");
     let cause = Cause::new("refused", "connection refused");
     metrics.observe(&Event::BreakerOpened { lane: &lane(), cause: &cause });
     assert_eq!(open(), Some(1.0));
@@ -95,11 +102,11 @@ fn an_open_breaker_shows_until_it_closes() {
 
 #[test]
 fn the_store_is_shown_as_it_is_now() {
-    let metrics = Metrics::new();
+    let metrics = shop();
     let (at, code) = (Timestamp::now(), "too-large".to_owned());
     let group = CauseGroup { route: "billing".into(), code, detail: String::new(), rows: 4, first_at: at, last_at: at };
     metrics.show(&overview(vec![billing()]), &[group]);
-    let of_route = |name: &str| value(&metrics, &format!("postrider_{name}{{route=\"billing\"}}"));
+    let of_route = |name: &str| value(&metrics, &format!("postrider_{name}{{store=\"shop\",route=\"billing\"}}"));
     let expected = [
         ("outbox_oldest_pending_age_seconds", 1.5),
         ("outbox_pending", 7.0),
@@ -113,17 +120,29 @@ fn the_store_is_shown_as_it_is_now() {
     for (name, expected) in expected {
         assert_eq!(of_route(name), Some(expected), "{name}");
     }
-    assert_eq!(value(&metrics, "postrider_dead_letters{route=\"billing\",cause=\"too-large\"}"), Some(4.0));
-    assert_eq!(value(&metrics, "postrider_log_records"), Some(12.0));
-    assert!(value(&metrics, "postrider_clock_offset_seconds").unwrap().abs() < 5.0);
+    assert_eq!(
+        value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"),
+        Some(4.0)
+    );
+    assert_eq!(value(&metrics, "postrider_log_records{store=\"shop\"}"), Some(12.0));
+    assert!(value(&metrics, "postrider_clock_offset_seconds{store=\"shop\"}").unwrap().abs() < 5.0);
+    let other = Metrics(Arc::clone(&metrics.shared)).of_store("depot");
+    other.show(&overview(vec![billing()]), &[]);
     metrics.show(&overview(Vec::new()), &[]);
+    metrics.show_unreachable();
+    assert_eq!(value(&metrics, "postrider_store_up{store=\"shop\"}"), Some(0.0));
+    assert_eq!(value(&metrics, "postrider_store_up{store=\"depot\"}"), Some(1.0));
+    assert!(
+        value(&metrics, "postrider_outbox_pending{store=\"depot\",route=\"billing\"}").is_some(),
+        "another store's"
+    );
     assert_eq!(of_route("outbox_pending"), None, "a route that was forgotten is not shown");
-    assert_eq!(value(&metrics, "postrider_dead_letters{route=\"billing\",cause=\"too-large\"}"), None);
+    assert_eq!(value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"), None);
 }
 
 #[test]
 fn the_rest_of_what_is_told_is_counted() {
-    let metrics = Metrics::new();
+    let metrics = shop();
     let (cause, error) = (Cause::new("expired", "too late"), Error::invalid("no"));
     let id = postrider_core::envelope::MessageId::generate();
     metrics.observe(&Event::Dead { lane: &lane(), id, attempts: 1, cause: &cause, blocks: false });
@@ -133,9 +152,15 @@ fn the_rest_of_what_is_told_is_counted() {
     metrics.progress(&lane(), &Progress::Settled { took: Duration::from_millis(1) });
     let several: Vec<Arc<dyn Observer>> = Vec::new();
     several.observe(&Event::Purged { records: 1 });
-    assert_eq!(value(&metrics, "postrider_dead_lettered_total{route=\"billing\",cause=\"expired\"}"), Some(1.0));
-    assert_eq!(value(&metrics, "postrider_store_failures_total{operation=\"settle\"}"), Some(1.0));
-    assert_eq!(value(&metrics, "postrider_purged_total"), Some(9.0));
-    assert_eq!(value(&metrics, "postrider_outbox_enqueued_total{route=\"billing\"}"), Some(3.0));
-    assert_eq!(value(&metrics, "postrider_store_settle_duration_seconds_count{route=\"billing\"}"), Some(1.0));
+    assert_eq!(
+        value(&metrics, "postrider_dead_lettered_total{store=\"shop\",route=\"billing\",cause=\"expired\"}"),
+        Some(1.0)
+    );
+    assert_eq!(value(&metrics, "postrider_store_failures_total{store=\"shop\",operation=\"settle\"}"), Some(1.0));
+    assert_eq!(value(&metrics, "postrider_purged_total{store=\"shop\"}"), Some(9.0));
+    assert_eq!(value(&metrics, "postrider_outbox_enqueued_total{store=\"shop\",route=\"billing\"}"), Some(3.0));
+    assert_eq!(
+        value(&metrics, "postrider_store_settle_duration_seconds_count{store=\"shop\",route=\"billing\"}"),
+        Some(1.0)
+    );
 }

@@ -22,18 +22,24 @@ mod route;
 mod standstills;
 mod supervisor;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use postrider_core::{
     Error, Result,
     lease::{Node, NodeId},
     log::Log,
+    standstill::Standstill,
 };
 use tokio::sync::watch;
 
 use self::{
     events::{Observer, Stats, TracingObserver},
     options::Options,
+    standstills::Standstills,
     supervisor::Supervisor,
 };
 pub use self::{
@@ -89,11 +95,19 @@ impl fmt::Debug for Relay {
 }
 
 /// A hold on a running relay.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RelayHandle {
     node: NodeId,
     stop: Arc<watch::Sender<bool>>,
     stats: Arc<Stats>,
+    standstills: Arc<Standstills>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl fmt::Debug for RelayHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayHandle").field("node", &self.node).field("stats", &self.stats).finish_non_exhaustive()
+    }
 }
 
 impl RelayHandle {
@@ -112,6 +126,19 @@ impl RelayHandle {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// How long ago the store last answered a heartbeat. `None`: never yet.
+    #[must_use]
+    pub fn heartbeat_age(&self) -> Option<Duration> {
+        let at = self.stats.heartbeat_at.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.runtime.now().saturating_sub(Duration::from_micros(at)))
+    }
+
+    /// Lanes of this node that do not move, and why.
+    #[must_use]
+    pub fn standstills(&self) -> Vec<Standstill> {
+        self.standstills.all()
     }
 }
 
@@ -195,13 +222,20 @@ impl RelayBuilder {
         };
         let (stop, stopping) = watch::channel(false);
         let stats = Arc::new(Stats::default());
-        let handle = RelayHandle { node: node.id, stop: Arc::new(stop), stats: Arc::clone(&stats) };
+        let standstills = Arc::new(Standstills::default());
+        let handle = RelayHandle {
+            node: node.id,
+            stop: Arc::new(stop),
+            stats: Arc::clone(&stats),
+            standstills: Arc::clone(&standstills),
+            runtime: Arc::clone(&runtime),
+        };
         let context = supervisor::Context {
             log: self.log,
             runtime,
             observer: self.observer.unwrap_or_else(|| Arc::new(TracingObserver)),
             stats,
-            standstills: standstills::Standstills::default(),
+            standstills,
             options: self.options,
             #[cfg(feature = "planted")]
             plant: self.plant,

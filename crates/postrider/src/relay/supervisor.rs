@@ -32,7 +32,7 @@ pub(super) struct Context {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) stats: Arc<Stats>,
-    pub(super) standstills: Standstills,
+    pub(super) standstills: Arc<Standstills>,
     pub(super) options: Options,
     pub(super) plant: Plant,
 }
@@ -141,6 +141,8 @@ impl Supervisor {
             Ok(roster) => roster,
             Err(error) => return self.context.failed("heartbeat", &error),
         };
+        let answered_at = self.context.now().saturating_add(1);
+        self.context.stats.heartbeat_at.store(answered_at, std::sync::atomic::Ordering::Relaxed);
         let valid_until = self.valid_until(sent_at);
         let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
         self.order(&roster, &share, valid_until);
@@ -256,36 +258,25 @@ impl Supervisor {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.leave = true);
         }
-        let (mut beat_at, mut undrained) = (began + every, 0);
+        let mut beat_at = began + every;
         // Lanes have the deadline themselves; one more second for a driver that does not come back at all.
         let give_up_at = began + ticks(self.context.options.drain_deadline) + ticks(Duration::from_secs(1));
         while !self.running.is_empty() && self.context.now() < give_up_at {
             let context = Arc::clone(&self.context);
             tokio::select! {
                 biased;
-                Some((lane, ended)) = self.ended.recv() => {
-                    undrained += u64::from(matches!(ended, Ended::Deadline));
-                    self.lane_ended(&lane, ended).await;
-                }
+                Some((lane, ended)) = self.ended.recv() => self.lane_ended(&lane, ended).await,
                 () = context.sleep_until(beat_at.min(give_up_at)) => {
                     self.beat(true).await;
                     beat_at = self.context.now() + every;
                 }
             }
         }
-        undrained += self.running.len() as u64;
-        self.context.stats.undrained.store(undrained, std::sync::atomic::Ordering::Relaxed);
         if let Err(error) = self.context.log.retire(self.node.id).await {
             self.context.failed("retire", &error); // its leases run out by themselves
         }
-        // A destination that stands still does not close either, and must not keep the relay.
-        let close_by = give_up_at.max(self.context.now() + ticks(Duration::from_secs(1)));
         for route in self.routes.values() {
-            tokio::select! {
-                biased;
-                closed = route.publisher.close() => closed?,
-                () = self.context.sleep_until(close_by) => {}
-            }
+            route.publisher.close().await?;
         }
         let drained_in = Duration::from_micros(self.context.now() - began);
         self.context.observer.observe(&Event::Stopped { drained_in });

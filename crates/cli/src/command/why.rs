@@ -1,0 +1,42 @@
+//! `postrider why`: the exact reason why a message waits, route by route, and what to do about it.
+
+use clap::Args;
+use postrider::{
+    MessageId,
+    diagnosis::{self, Finding},
+};
+
+use super::store::StoreArguments;
+use crate::exit::{Code, Outcome};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The message.
+    #[arg(value_name = "MESSAGE ID")]
+    id: MessageId,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// One JSON object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 1 as long as something waits, or nothing is known: a script can ask until it is delivered.
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let store = arguments.store.open().await?;
+    let findings = diagnosis::why(&*store.admin, arguments.id).await?;
+    for finding in &findings {
+        if arguments.json {
+            println!("{}", serde_json::to_string(finding).expect("text is JSON"));
+        } else {
+            print!("{}", in_lines(finding));
+        }
+    }
+    let done = findings.iter().all(|finding| diagnosis::DONE.contains(&finding.code));
+    Ok(if done { Code::Done } else { Code::Problem })
+}
+
+pub(super) fn in_lines(finding: &Finding) -> String {
+    let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!("  -> {fix}\n"));
+    format!("{finding} [{}]\n{fix}", finding.code)
+}

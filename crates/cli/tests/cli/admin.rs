@@ -1,0 +1,127 @@
+//! What the daemon says of itself over HTTP, and to whom.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Workplace, wait_until};
+
+/// A port that is free now. Somebody else may take it before the daemon does; then the test fails loudly, not silently.
+fn free_port() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+fn config(listen: SocketAddr, transport: &str, more: &str) -> String {
+    format!(
+        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nlease_life = \"2s\"\n[admin]\nlisten = \"{listen}\"\n{more}\n\
+         [[route]]\nname = \"billing\"\ntransport = \"{transport}\"\n"
+    )
+}
+
+/// Status and body; `None` while nobody listens.
+fn get(listen: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(listen).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let authorization = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}Connection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    let body = answer.split_once("\r\n\r\n")?.1.to_owned();
+    Some((status, body))
+}
+
+fn status(listen: SocketAddr, path: &str) -> u16 {
+    get(listen, path, None).map_or(0, |(status, _)| status)
+}
+
+#[test]
+fn a_daemon_says_that_it_is_alive_and_ready_and_what_it_counts() {
+    let (place, listen) = (Workplace::new(), free_port());
+    let mut producer = place.migrated();
+    let mut daemon = place.daemon("relay", &config(listen, "file:out.ndjson", ""));
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    assert_eq!((status(listen, "/livez"), status(listen, "/startupz"), status(listen, "/nowhere")), (200, 200, 404));
+    producer.enqueue(3, 1);
+    wait_until("three are counted", || {
+        let (_, text) = get(listen, "/metrics", None).unwrap();
+        text.contains("postrider_delivered_total{store=\"default\",route=\"billing\"} 3\n")
+    });
+    wait_until("and nothing is pending", || {
+        let (_, text) = get(listen, "/metrics", None).unwrap();
+        text.contains("postrider_outbox_pending{store=\"default\",route=\"billing\"} 0\n")
+            && text.contains("postrider_store_up{store=\"default\"} 1\n")
+    });
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+}
+
+#[test]
+fn a_destination_that_is_down_makes_a_daemon_degraded_and_not_dead() {
+    let (place, listen) = (Workplace::new(), free_port());
+    let mut producer = place.migrated();
+    producer.enqueue(1, 1);
+    let refusing = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{}]\nunsigned = true", refusing.port());
+    let config = format!("{}[route.http]\n{http}\n", config(listen, &format!("http://{refusing}/"), ""));
+    let _daemon = place.daemon("relay", &config);
+    wait_until("it is degraded", || get(listen, "/readyz", None).is_some_and(|(_, body)| body == "degraded\n"));
+    assert_eq!(status(listen, "/readyz"), 200, "restarting it would not help");
+    let (code, body) = get(listen, "/healthz", None).unwrap();
+    let health: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, health["status"].as_str()), (200, Some("degraded")));
+    wait_until("the finding is in the store", || {
+        let health: Value = serde_json::from_str(&get(listen, "/healthz", None).unwrap().1).unwrap();
+        health["stores"][0]["findings"][0]["code"] == "unavailable"
+    });
+    let (_, text) = get(listen, "/metrics", None).unwrap();
+    assert!(text.contains("postrider_circuit_open{store=\"default\",route=\"billing\"} 1\n"), "{text}");
+}
+
+#[test]
+fn a_token_guards_what_tells_more_than_a_word() {
+    let (place, listen) = (Workplace::new(), free_port());
+    let _producer = place.migrated();
+    let _daemon = place.daemon("relay", &config(listen, "discard:", "token = \"0123456789abcdef\""));
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    for path in ["/metrics", "/healthz"] {
+        assert_eq!(status(listen, path), 401, "{path}");
+        assert_eq!(get(listen, path, Some("0123456789abcdeX")).unwrap().0, 401, "{path}");
+        assert_eq!(get(listen, path, Some("0123456789abcdef")).unwrap().0, 200, "{path}");
+    }
+    assert_eq!((status(listen, "/livez"), status(listen, "/readyz")), (200, 200));
+}
+
+#[test]
+fn beyond_loopback_nothing_starts_without_a_token() {
+    let place = Workplace::new();
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    for (more, code, word) in [
+        ("", 2, "is not a loopback address"),
+        ("token = \"short\"", 2, "too short"),
+        ("token = { env = \"NO_SUCH_TOKEN\" }", 1, "NO_SUCH_TOKEN"),
+    ] {
+        place.write("relay.toml", config(everywhere, "discard:", more));
+        let finished = place.run(&["run", "--config", "relay.toml"]);
+        assert_eq!(finished.code, code, "{more}: {finished:?}");
+        assert!(finished.stderr.contains(word), "{more}: {finished:?}");
+        assert!(!place.path("app.db").exists(), "nothing was made");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_before_anything_is_made() {
+    let place = Workplace::new();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listen = taken.local_addr().unwrap();
+    place.write("relay.toml", config(listen, "discard:", ""));
+    let finished = place.run(&["run", "--config", "relay.toml"]);
+    assert_eq!(finished.code, 2, "{finished:?}");
+    assert!(finished.stderr.contains(&listen.to_string()) && finished.stderr.contains("in use"), "{finished:?}");
+    assert!(!place.path("app.db").exists(), "nothing was made");
+}
