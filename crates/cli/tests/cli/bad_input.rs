@@ -1,6 +1,9 @@
 //! What is wrong is told: what, where, and with the documented exit code. Nothing is made or changed on the way.
 
-use postrider::sqlite::{Sqlite, migrations};
+use postrider::sqlite::{
+    Sqlite,
+    migrations::{self, LATEST},
+};
 use rusqlite::Connection;
 
 use crate::support::Workplace;
@@ -154,8 +157,10 @@ fn a_schema_that_is_missing() {
         &workplace,
         &["status", "--store", "sqlite:app.db"],
         4,
-        "error: the schema is missing; run the migrations, or let the store do it (prefix: postrider_, version: 0, \
-         needed: 2, file: app.db)",
+        &format!(
+            "error: the schema is missing; run the migrations, or let the store do it (prefix: postrider_, version: 0, \
+             needed: {LATEST}, file: app.db)"
+        ),
     );
     refused(
         &workplace,
@@ -187,7 +192,11 @@ fn a_schema_that_is_newer() {
     let newer = "INSERT INTO postrider_migration (version, name, checksum) VALUES (999, 'x', 'y')";
     Connection::open(workplace.path("app.db")).unwrap().execute_batch(newer).unwrap();
     workplace.write("p.toml", format!("{STORE}{ROUTE}"));
-    let message = "error: the schema is newer than this program; use a newer Postrider (version: 999, supported: 2, file: app.db)";
+    let message = format!(
+        "error: the schema is newer than this program; use a newer Postrider (version: 999, supported: {LATEST}, file: \
+         app.db)"
+    );
+    let message = message.as_str();
     for arguments in [["status", "--store", "sqlite:app.db"], ["run", "--config", "p.toml"]] {
         refused(&workplace, &arguments, 4, message);
     }
