@@ -1,7 +1,8 @@
 //! The daemon, under the signals that a machine has in store for it.
 
-use std::process::Stdio;
+use std::{process::Stdio, time::Duration};
 
+use rusqlite::Connection;
 use rustix::process::Signal;
 
 use crate::support::{Daemon, Workplace, wait_until};
@@ -82,7 +83,7 @@ fn two_daemons_share_lanes_and_survive_that_one_sleeps_beyond_its_lease() {
     producer.enqueue(200, 20);
     wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
 
-    sleeper.signal(Signal::STOP);
+    stop_between_writes(&sleeper, &workplace);
     producer.enqueue(200, 20);
     wait_until("the other owns both lanes", || owners(&workplace).len() == 1 && owned(&workplace) == 2);
     wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
@@ -93,6 +94,21 @@ fn two_daemons_share_lanes_and_survive_that_one_sleeps_beyond_its_lease() {
     wait_until("each owns a lane again", || owners(&workplace).len() == 2);
     let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
     assert!(verdict.is_good(), "{verdict:?}");
+}
+
+/// A process that is stopped inside a transaction keeps SQLite's only write lock, and then nobody can take over: that is
+/// SQLite's nature and not what is shown here.
+fn stop_between_writes(daemon: &Daemon, workplace: &Workplace) {
+    wait_until("it is stopped between two writes", || {
+        daemon.signal(Signal::STOP);
+        let connection = Connection::open(workplace.path("app.db")).unwrap();
+        connection.busy_timeout(Duration::from_secs(2)).unwrap();
+        let free = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
+        if !free {
+            daemon.signal(Signal::CONT);
+        }
+        free
+    });
 }
 
 fn lane_owners(workplace: &Workplace) -> Vec<String> {
