@@ -10,7 +10,11 @@ use postrider_testkit::fault::{Fault, FaultyPublisher, Mix};
 
 use crate::support::{Broker, Place, Running, Seen, Stuck, cause, message, retries, until};
 
-on_every_store!(an_outage_spends_no_attempts_and_ends_by_itself, an_outage_is_told_in_the_store,);
+on_every_store!(
+    an_outage_spends_no_attempts_and_ends_by_itself,
+    an_outage_is_told_in_the_store,
+    a_stop_during_an_outage_does_not_wait_for_its_end,
+);
 
 fn faulty(broker: &Broker) -> (FaultyPublisher, postrider_testkit::fault::PublisherFaults) {
     FaultyPublisher::new(Arc::new(broker.clone()))
@@ -62,6 +66,21 @@ async fn an_outage_is_told_in_the_store(place: Place) {
     .await;
     broker.accept();
     until("the node to say no more", async || broker.has("a1") && said().await.is_empty()).await;
+    relay.drained().await;
+}
+
+async fn a_stop_during_an_outage_does_not_wait_for_its_end(place: Place) {
+    let broker = Broker::new();
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    place.commit_labels(&["a1", "b1"]);
+    let relay = Running::start(&place.log, [quick(broker.clone())]);
+    until("the breaker to open", async || relay.observed().has(&Seen::BreakerOpened("down".to_owned()))).await;
+    let observed = relay.drained().await;
+    assert!(observed.has(&Seen::LaneEnded("all/0".to_owned(), "drained")), "not by its deadline: {:?}", observed.all());
+    assert_eq!(place.status("all").await.pending, 2, "nothing was passed");
+    broker.accept();
+    let relay = Running::start(&place.log, [quick(broker.clone())]);
+    until("everything to arrive", async || broker.arrived().len() == 2).await;
     relay.drained().await;
 }
 

@@ -413,7 +413,15 @@ impl Lane {
             && self.control.is_idle()
             && self.change.is_empty()
             && self.remove.is_empty()
-            && (self.window.first_slot() >= self.furthest || self.planted(Plant::DrainLeavesHoles))
+            && (self.window.first_slot() >= self.furthest
+                || self.nothing_can_be_saved()
+                || self.planted(Plant::DrainLeavesHoles))
+    }
+
+    /// The destination takes nothing, so holes cannot be published, and behind them is nothing that arrived and would be
+    /// published twice. To wait would only keep whoever stops the relay waiting.
+    fn nothing_can_be_saved(&self) -> bool {
+        self.breaker.is_open() && !self.window.iter().any(|e| self.entries[e].state == State::Done)
     }
 
     // ---- lines --------------------------------------------------------------------------------------------------

@@ -114,6 +114,11 @@ impl Window {
         self.ring.is_empty()
     }
 
+    /// Entries in log order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.ring.iter().copied()
+    }
+
     pub(super) fn get(&self, i: usize) -> Option<u32> {
         self.ring.get(i).copied()
     }
