@@ -36,6 +36,7 @@ struct Inner {
     schema: String,
     prefix: String,
     insert: String,
+    #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     insert_marked: String,
 }
 
@@ -75,6 +76,7 @@ impl Postgres {
     }
 
     /// The same for a client that cannot bind a null inside of an array.
+    #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     pub(crate) fn insert_marked(&self) -> &str {
         &self.0.insert_marked
     }

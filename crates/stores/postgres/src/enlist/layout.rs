@@ -12,6 +12,7 @@ pub(crate) trait Layout: Sync {
     fn insert(&self) -> &str;
 
     /// The same for a client that cannot bind a null inside of an array; see [`Kind::unmarked`].
+    #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     fn insert_marked(&self) -> &str;
 
     /// The arrays of the statement, in the order of its parameters. Envelopes that the table cannot hold are refused.
