@@ -2,6 +2,7 @@
 
 mod core;
 mod measure;
+mod postgres;
 
 use std::path::PathBuf;
 
@@ -26,6 +27,18 @@ enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// The PostgreSQL store against the usual queues.
+    Postgres {
+        /// Smaller, for a first look.
+        #[arg(long)]
+        quick: bool,
+        /// Print one JSON object and nothing else on standard output.
+        #[arg(long)]
+        json: bool,
+        /// Only these measurements, for example `drain`.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
     /// Relays what a file holds and prints the peak resident size.
     #[command(hide = true)]
     RelayOnce {
@@ -40,6 +53,17 @@ fn main() -> Result<()> {
     match Arguments::parse().bench {
         Bench::Core { quick, json } => {
             let results = core::run(quick)?;
+            if json {
+                println!("{results}");
+            } else {
+                for (name, value) in results.as_object().into_iter().flatten() {
+                    println!("{name:<36} {value}");
+                }
+            }
+            Ok(())
+        }
+        Bench::Postgres { quick, json, only } => {
+            let results = postgres::run(quick, &only)?;
             if json {
                 println!("{results}");
             } else {

@@ -1,6 +1,12 @@
 //! Medians, resident memory, and a publisher that does nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use postrider::core::{
     BoxFuture,
@@ -16,6 +22,8 @@ pub(crate) struct NullPublisher {
     taken: AtomicU64,
     wanted: AtomicU64,
     enough: Notify,
+    /// When how many had been taken: one entry a batch.
+    progress: Mutex<Vec<(Instant, u64)>>,
 }
 
 impl NullPublisher {
@@ -23,6 +31,12 @@ impl NullPublisher {
     pub(crate) async fn taken(&self, messages: u64) {
         self.wanted.store(messages, Ordering::Relaxed);
         self.enough.notified().await;
+    }
+
+    /// When how many had been taken, counted from `began`.
+    pub(crate) fn progress(&self, began: Instant) -> Vec<(Duration, u64)> {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.iter().map(|(at, taken)| (at.saturating_duration_since(began), *taken)).collect()
     }
 }
 
@@ -33,6 +47,7 @@ impl Publisher for NullPublisher {
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
         let taken = self.taken.fetch_add(batch.len() as u64, Ordering::Relaxed) + batch.len() as u64;
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), taken));
         if taken >= self.wanted.load(Ordering::Relaxed) {
             self.enough.notify_one();
         }
