@@ -1,10 +1,13 @@
 //! `cargo xtask bench`: one benchmark, optimised. With `--json`, standard output is its one JSON object and nothing else.
+//!
+//! `postgres` runs on the server that `POSTRIDER_BENCH_POSTGRES` names. If there is none, one is started for the run, with
+//! the durability and the memory of a server in earnest, and stopped afterwards.
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::step::cargo;
+use crate::{services, step::cargo};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -16,12 +19,26 @@ pub(crate) struct Options {
     /// One JSON object on standard output.
     #[arg(long)]
     json: bool,
+    /// Only these measurements of it, for example `drain,producer`.
+    #[arg(long)]
+    only: Option<String>,
+    /// Write pictures into this directory.
+    #[arg(long)]
+    plots: Option<String>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen = [("--quick", options.quick), ("--json", options.json)];
     let flags = chosen.into_iter().filter(|(_, on)| *on).map(|(flag, _)| flag.to_owned());
-    let step = cargo("bench", &["run", "--release", "-p", "postrider-bench", "--", &options.name]).args(flags);
+    let named = [("--only", &options.only), ("--plots", &options.plots)];
+    let named = named.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?])).flatten();
+    let mut step =
+        cargo("bench", &["run", "--release", "-p", "postrider-bench", "--", &options.name]).args(flags).args(named);
+    // Stopped when it is dropped, also when the benchmark has failed.
+    let server = if options.name == "postgres" { services::bench_server()? } else { None };
+    if let Some((variable, url)) = server.as_ref().map(services::BenchServer::environment) {
+        step = step.env(variable, url);
+    }
     if !options.json {
         return step.run();
     }

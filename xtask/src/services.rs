@@ -87,6 +87,35 @@ impl Drop for Running {
     }
 }
 
+/// The environment variable that names a server for benchmarks.
+const BENCH_VARIABLE: &str = "POSTRIDER_BENCH_POSTGRES";
+
+/// A PostgreSQL for one benchmark, stopped when this is dropped. `None`: the environment names one.
+pub(crate) fn bench_server() -> Result<Option<BenchServer>> {
+    if std::env::var_os(BENCH_VARIABLE).is_some_and(|url| !url.is_empty()) {
+        return Ok(None);
+    }
+    Ok(Some(BenchServer(postgres::up_for_bench()?)))
+}
+
+/// A server that was started for one benchmark.
+pub(crate) struct BenchServer(Started);
+
+impl BenchServer {
+    /// How the benchmark finds it.
+    pub(crate) fn environment(&self) -> (&'static str, String) {
+        (BENCH_VARIABLE, self.0.url.clone())
+    }
+}
+
+impl Drop for BenchServer {
+    fn drop(&mut self) {
+        if let Err(error) = (postgres::SERVICE.down)(&self.0) {
+            eprintln!("xtask: the server of the benchmark could not be stopped: {error:#}");
+        }
+    }
+}
+
 impl Service {
     /// Starts it, unless it runs or somebody else's is to be used: then `false`.
     fn start(&self) -> Result<bool> {

@@ -13,7 +13,7 @@ pub(crate) struct Step {
     name: String,
     program: OsString,
     arguments: Vec<String>,
-    environment: Vec<(&'static str, &'static str)>,
+    environment: Vec<(&'static str, String)>,
 }
 
 /// A call of the cargo that runs this program.
@@ -37,8 +37,8 @@ impl Step {
         self
     }
 
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.environment.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -68,14 +68,19 @@ impl Step {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).envs(self.environment.iter().copied()).current_dir(root());
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(root());
         command
     }
 
     /// On standard error, so that standard output stays the command's own.
     fn announce(&self) {
         let program = Path::new(&self.program).file_name().unwrap_or(&self.program).to_string_lossy();
-        let set: String = self.environment.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
+        // A URL may hold a password.
+        let shown = |value: &str| if value.contains("://") { "…".to_owned() } else { format!("{value:?}") };
+        let set: String = self.environment.iter().map(|(name, value)| format!("{name}={} ", shown(value))).collect();
         eprintln!("[{}] {set}{program} {}", self.name, self.arguments.join(" "));
     }
 }

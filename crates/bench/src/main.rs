@@ -1,7 +1,8 @@
-//! `postrider-bench core [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
+//! `postrider-bench core|postgres [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
 
 mod core;
 mod measure;
+mod plot;
 mod postgres;
 
 use std::path::PathBuf;
@@ -38,6 +39,20 @@ enum Bench {
         /// Only these measurements, for example `drain`.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
+        /// Write pictures into this directory.
+        #[arg(long)]
+        plots: Option<PathBuf>,
+    },
+    /// A relay in a process of its own.
+    #[command(hide = true)]
+    PostgresRelay {
+        /// The schema of the store.
+        schema: String,
+        /// The route.
+        route: String,
+        /// End behind so many messages.
+        #[arg(long)]
+        messages: Option<u64>,
     },
     /// Relays what a file holds and prints the peak resident size.
     #[command(hide = true)]
@@ -62,17 +77,16 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Bench::Postgres { quick, json, only } => {
-            let results = postgres::run(quick, &only)?;
+        Bench::Postgres { quick, json, only, plots } => {
+            let results = postgres::run(quick, &only, plots.as_deref())?;
             if json {
                 println!("{results}");
             } else {
-                for (name, value) in results.as_object().into_iter().flatten() {
-                    println!("{name:<36} {value}");
-                }
+                print!("{}", postgres::table(&results));
             }
             Ok(())
         }
+        Bench::PostgresRelay { schema, route, messages } => postgres::relay(&schema, &route, messages),
         Bench::RelayOnce { path, messages } => core::relay_once(&path, messages),
     }
 }

@@ -45,3 +45,13 @@ pub trait Enlist<S> {
     /// If a returned future is dropped half-way, the transaction holds all, some or none of the batch: roll it back.
     fn append<'a>(&'a mut self, store: &'a S, batch: Result<Batch>) -> Self::Appended<'a>;
 }
+
+/// A transaction of a client library that sends statements through a shared reference, so that several can be under way at
+/// the same time: the append then rides with the caller's own statements and costs no round trip.
+pub trait EnlistShared<S>: Enlist<S> {
+    /// As [`Enlist::append`], but the transaction stays free for other statements meanwhile. What is sent first runs first.
+    ///
+    /// If one of the statements that are under way fails, the transaction is lost: the database refuses everything that
+    /// follows, and the caller rolls back. (A `COMMIT` would roll back as well.)
+    fn append_shared<'a>(&'a self, store: &'a S, batch: Result<Batch>) -> Self::Appended<'a>;
+}

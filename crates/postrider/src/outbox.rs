@@ -20,7 +20,7 @@ use std::{
 
 use postrider_core::{
     Result,
-    enlist::{Batch, Enlist},
+    enlist::{Batch, Enlist, EnlistShared},
     envelope::{Envelope, MessageId},
     headers::{self, Headers},
     key::OrderingKey,
@@ -86,6 +86,25 @@ impl<S> Outbox<S> {
     ) -> T::Appended<'a> {
         let batch = self.seal(message, options).and_then(|envelope| self.limits.check(vec![envelope]));
         tx.append(&self.store, batch)
+    }
+
+    /// Enqueues one message while other statements of the same transaction are under way, where the client library can
+    /// (tokio-postgres and deadpool can): together they are one round trip.
+    ///
+    /// ```text
+    /// tokio::try_join!(transaction.execute(&insert, &[&order]), outbox.enqueue_shared(&transaction, &message))?;
+    /// transaction.commit().await?;
+    /// ```
+    ///
+    /// Statements run in the order in which their futures are first polled; `join!` and `try_join!` poll them in the order
+    /// in which they are written. If one fails, the transaction is lost and must be rolled back, as with any failed
+    /// statement; what was sent behind it is refused by the database.
+    ///
+    /// # Errors
+    /// As [`Self::enqueue`].
+    pub fn enqueue_shared<'a, T: EnlistShared<S>, M: Message>(&'a self, tx: &'a T, message: &M) -> T::Appended<'a> {
+        let batch = self.seal(message, &Enqueue::default()).and_then(|envelope| self.limits.check(vec![envelope]));
+        tx.append_shared(&self.store, batch)
     }
 
     /// Enqueues many messages, in as few statements as the client library can.

@@ -32,7 +32,21 @@ const SETTINGS: [(&str, &str); 8] = [
     ("log_min_messages", "error"),
 ];
 
+/// For benchmarks: as durable as in earnest, with the memory that a server of that size would be given. Everything else,
+/// vacuum above all, as it comes.
+const BENCH_SETTINGS: [(&str, &str); 4] =
+    [("listen_addresses", "127.0.0.1"), ("max_connections", "200"), ("shared_buffers", "1GB"), ("max_wal_size", "8GB")];
+
 fn up() -> Result<Started> {
+    up_with(&SETTINGS)
+}
+
+/// A server for one benchmark.
+pub(super) fn up_for_bench() -> Result<Started> {
+    up_with(&BENCH_SETTINGS)
+}
+
+fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
     let programs = match programs() {
         Some(programs) => programs,
         None => {
@@ -53,7 +67,7 @@ fn up() -> Result<Started> {
         .args(["-E", "UTF8", "--locale", "C.UTF-8", "-N"].map(str::to_owned))
         .output()?;
     let port = free_port()?;
-    let mut settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("-c {name}={value}")).collect();
+    let mut settings: Vec<String> = settings.iter().map(|(name, value)| format!("-c {name}={value}")).collect();
     settings.push(format!("-c port={port}"));
     settings.push(format!("-c unix_socket_directories={}", dir.display()));
     let log = dir.join("log").display().to_string();

@@ -28,7 +28,7 @@ const PAYLOAD_SQL: &str = "decode(repeat(md5(n::text), 16), 'hex')";
 
 const KEY_SQL: &str = "'customer-' || lpad((n * 7919 % 1000)::text, 6, '0')";
 
-/// A store in a schema of its own, with so many messages in its log.
+/// A store in a schema of its own.
 pub(crate) async fn store(url: &str, schema: &str) -> Result<PostgresStore> {
     Ok(PostgresStore::builder(url).schema(schema).open().await?)
 }

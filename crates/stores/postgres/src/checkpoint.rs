@@ -11,7 +11,11 @@ use postrider_core::{
     log::Cursor,
 };
 
-use crate::{cursor::stored, db::Db, error::Work};
+use crate::{
+    cursor::stored,
+    db::{Db, Execute},
+    error::Work,
+};
 
 /// One entry from the end of one range of the primary key.
 const NEWEST: &str = "
@@ -87,12 +91,12 @@ pub(crate) struct Advance<'a> {
 }
 
 /// Writes the next checkpoint. `false`: the lease is not the current one, the number is over, or the cursor's session is.
-pub(crate) async fn settle(db: &Db<'_>, lease: &Lease, number: u64, advance: Option<&Advance<'_>>) -> Work<bool> {
+pub(crate) async fn settle(on: &impl Execute, lease: &Lease, number: u64, advance: Option<&Advance<'_>>) -> Work<bool> {
     let LaneId { route, number: lane } = &lease.lane;
     let cursor = advance.map(|advance| advance.cursor.0.as_ref());
     let lo = advance.map(|advance| advance.lo);
     let session = advance.map_or(0, |advance| advance.session).cast_signed();
-    let written = db
+    let written = on
         .execute(
             SETTLE,
             &[

@@ -1,4 +1,4 @@
-//! One transaction of the store on a pooled connection, with the store's clock and names.
+//! One transaction of the store on a pooled connection, with the store's clock and names; or one statement alone.
 
 use deadpool_postgres::{Object, Transaction};
 use postrider_core::time::Timestamp;
@@ -77,6 +77,46 @@ impl<'a> Db<'a> {
     /// is marked, is found by one transaction at a time.
     pub(crate) async fn lock_route(&self, route: &str) -> Work<()> {
         self.lock("route", route).await
+    }
+}
+
+/// One statement that is a transaction of its own: one round trip, and nothing to roll back.
+pub(crate) struct Alone<'a> {
+    client: &'a Object,
+    dialect: &'a Postgres,
+}
+
+impl<'a> Alone<'a> {
+    pub(crate) fn new(client: &'a Object, dialect: &'a Postgres) -> Self {
+        Self { client, dialect }
+    }
+
+    pub(crate) async fn query(&self, sql: &str, parameters: Parameters<'_>) -> Work<Vec<Row>> {
+        let statement = self.client.prepare_cached(&self.dialect.render(sql)).await?;
+        Ok(self.client.query(&statement, parameters).await?)
+    }
+
+    pub(crate) async fn query_opt(&self, sql: &str, parameters: Parameters<'_>) -> Work<Option<Row>> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+}
+
+/// Where a statement that serves both may run: alone, or as a part of a transaction.
+pub(crate) trait Execute: Sync {
+    /// Runs a statement and answers how many rows it wrote.
+    fn execute(&self, sql: &str, parameters: Parameters<'_>) -> impl Future<Output = Work<u64>> + Send;
+}
+
+impl Execute for Db<'_> {
+    async fn execute(&self, sql: &str, parameters: Parameters<'_>) -> Work<u64> {
+        Db::execute(self, sql, parameters).await
+    }
+}
+
+impl Execute for Alone<'_> {
+    async fn execute(&self, sql: &str, parameters: Parameters<'_>) -> Work<u64> {
+        let statement = self.client.prepare_cached(&self.dialect.render(sql)).await?;
+        Ok(self.client.execute(&statement, parameters).await?)
     }
 }
 

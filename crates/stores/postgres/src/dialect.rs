@@ -38,6 +38,7 @@ struct Inner {
     insert: String,
     #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     insert_marked: String,
+    insert_one: String,
 }
 
 impl Postgres {
@@ -55,7 +56,9 @@ impl Postgres {
         }
         let insert = render(enlist::INSERT, schema, prefix);
         let insert_marked = enlist::insert_marked(&render("{log}", schema, prefix));
-        Ok(Self(Arc::new(Inner { schema: schema.to_owned(), prefix: prefix.to_owned(), insert, insert_marked })))
+        let insert_one = render(enlist::INSERT_ONE, schema, prefix);
+        let (schema, prefix) = (schema.to_owned(), prefix.to_owned());
+        Ok(Self(Arc::new(Inner { schema, prefix, insert, insert_marked, insert_one })))
     }
 
     /// The schema of all tables.
@@ -79,6 +82,11 @@ impl Postgres {
     #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     pub(crate) fn insert_marked(&self) -> &str {
         &self.0.insert_marked
+    }
+
+    /// The same for a single message.
+    pub(crate) fn insert_one(&self) -> &str {
+        &self.0.insert_one
     }
 
     /// Puts the tables' names into a statement: `{log}` with its schema, `{=log}` without, `{schema}` the schema itself.

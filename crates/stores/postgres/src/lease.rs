@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Roster, RouteSpec, Start},
+    lease::{Epoch, LaneId, Lease, Node, NodeId, Order, Reader, RouteSpec, Start},
     log::Cursor,
     standstill::Standstill,
     time::Timestamp,
@@ -33,24 +33,8 @@ const SEE: &str = "
 INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = $6";
 
-const FORGET_DEAD: &str = "DELETE FROM {node} WHERE seen_at + lease_life * interval '1 microsecond' <= $1";
-
 /// In the order of ids.
 const LOCK_OWNED: &str = "SELECT 1 FROM {lane} WHERE owner = $1 ORDER BY route, number FOR UPDATE";
-
-const EXTEND: &str = "UPDATE {lane} SET expires_at = $2 WHERE owner = $1";
-
-/// Nodes and lanes by one statement: one consistent look. A replay waits while its route is paused, for both publish to
-/// the same destination.
-const ROSTER: &str = "
-SELECT id, routes, NULL, NULL::bigint, NULL, NULL::uuid, NULL::timestamptz, NULL::bigint, NULL::boolean
-  FROM {node}
- UNION ALL
-SELECT NULL, NULL, lane.route, lane.number, coalesce(route.replay_of, route.name), lane.owner, lane.expires_at,
-       lane.epoch, route.paused_by IS NOT NULL OR served.paused_by IS NOT NULL
-  FROM {lane} AS lane
-  JOIN {route} AS route ON route.name = lane.route
-  LEFT JOIN {route} AS served ON served.name = route.replay_of";
 
 const RETIRE: &str = "DELETE FROM {node} WHERE id = $1";
 
@@ -197,46 +181,31 @@ pub(crate) async fn add_lane(db: &Db<'_>, route: &str, number: u32, lo: i64, cur
     Ok(())
 }
 
-pub(crate) async fn heartbeat(db: &Db<'_>, node: &Node) -> Work<Roster> {
-    db.execute(LOCK_OWNED, &[&node.id.0]).await?;
-    let now = db.now().await?;
-    see(db, node, now).await?;
-    let until = Instant(now.saturating_add(node.lease_life));
-    db.execute(EXTEND, &[&node.id.0, &until]).await?;
-    db.execute(FORGET_DEAD, &[&Instant(now)]).await?;
-    roster(db, now).await
-}
-
 async fn see(db: &Db<'_>, node: &Node, now: Timestamp) -> Work<()> {
-    let routes = serde_json::to_string(&node.routes).expect("names are JSON");
-    let life = Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX);
-    let standstills = Standstill::encode(&node.standstills);
+    let Said { routes, life, standstills } = Said::of(node);
     db.execute(SEE, &[&node.id.0, &node.name, &routes, &life, &standstills, &Instant(now)]).await?;
     Ok(())
 }
 
+/// What a node says of itself, as it is stored.
+pub(crate) struct Said {
+    pub(crate) routes: String,
+    pub(crate) life: i64,
+    pub(crate) standstills: String,
+}
+
+impl Said {
+    pub(crate) fn of(node: &Node) -> Self {
+        Self {
+            routes: serde_json::to_string(&node.routes).expect("names are JSON"),
+            life: Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX),
+            standstills: Standstill::encode(&node.standstills),
+        }
+    }
+}
+
 /// Ten thousand years: an endless lease must not overflow the sum with an instant.
 const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
-
-async fn roster(db: &Db<'_>, now: Timestamp) -> Work<Roster> {
-    let mut roster = Roster::default();
-    for row in db.query(ROSTER, &[]).await? {
-        if let Some(id) = row.try_get::<_, Option<Uuid>>(0)? {
-            roster.nodes.push(NodeStanding { id: NodeId(id), routes: names(row.try_get(1)?)? });
-            continue;
-        }
-        roster.lanes.push(LaneStanding {
-            lane: LaneId { route: row.try_get::<_, &str>(2)?.into(), number: unsigned(row.try_get(3)?) },
-            served_by: row.try_get::<_, &str>(4)?.into(),
-            owner: live_owner(row.try_get(5)?, row.try_get(6)?, now),
-            epoch: epoch(row.try_get(7)?),
-            paused: row.try_get(8)?,
-        });
-    }
-    roster.nodes.sort_by_key(|node| node.id);
-    roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
-    Ok(roster)
-}
 
 /// One lane as it is stored.
 pub(crate) struct LaneRow {

@@ -75,6 +75,7 @@ mod parked;
 mod purge;
 mod settle;
 
+mod heartbeat;
 mod lease;
 mod route;
 

@@ -1,4 +1,5 @@
-//! The relay's side: each call is one transaction, except reading, which needs none.
+//! The relay's side: each call is one transaction, except reading, which needs none. What is called all the time (heartbeat,
+//! due, settle, purge) is one statement in the usual case, when there is nothing to do but the one thing.
 
 use postrider_core::{
     BoxFuture, Result,
@@ -8,7 +9,13 @@ use postrider_core::{
     parked::{DueLimit, DuePage},
 };
 
-use crate::{PostgresStore, db::Db, due, error::Fault, lease, observe, purge, read, settle};
+use crate::{
+    PostgresStore,
+    db::{Alone, Db},
+    due,
+    error::Fault,
+    heartbeat, lease, observe, purge, read, settle,
+};
 
 /// How often a transaction is repeated when somebody else wrote the same checkpoint first.
 const REPEATS_MAX: u32 = 8;
@@ -58,7 +65,13 @@ impl Log for PostgresStore {
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
-        transact!(self, begin, "heartbeat", |db| lease::heartbeat(&db, node))
+        Box::pin(async move {
+            let attempt = async {
+                let client = self.client().await?;
+                heartbeat::heartbeat(&Alone::new(&client, &self.0.dialect), node).await
+            };
+            attempt.await.map_err(|fault| fault.into_error("heartbeat"))
+        })
     }
 
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {
@@ -78,11 +91,35 @@ impl Log for PostgresStore {
     }
 
     fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>> {
-        transact!(self, look, "due", |db| due::due(&db, lease, limit))
+        Box::pin(async move {
+            let attempt = async {
+                let client = self.client().await?;
+                due::nothing(&Alone::new(&client, &self.0.dialect), lease).await
+            };
+            match attempt.await.map_err(|fault| fault.into_error("due"))? {
+                Some(nothing) => Ok(nothing),
+                None => {
+                    let due: BoxFuture<'_, Result<DuePage>> =
+                        transact!(self, look, "due", |db| due::due(&db, lease, limit));
+                    due.await
+                }
+            }
+        })
     }
 
     fn settle<'a>(&'a self, lease: &'a Lease, settlement: &'a Settlement) -> BoxFuture<'a, Result<()>> {
-        transact!(self, begin, "settle", |db| settle::settle(&db, lease, settlement))
+        Box::pin(async move {
+            let attempt = async {
+                let client = self.client().await?;
+                settle::settle_alone(&Alone::new(&client, &self.0.dialect), lease, settlement).await
+            };
+            if attempt.await.map_err(|fault| fault.into_error("settle"))? {
+                return Ok(());
+            }
+            let settled: BoxFuture<'_, Result<()>> =
+                transact!(self, begin, "settle", |db| settle::settle(&db, lease, settlement));
+            settled.await
+        })
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
@@ -97,6 +134,9 @@ impl Log for PostgresStore {
         Box::pin(async move {
             let attempt = async {
                 let mut client = self.client().await?;
+                if !purge::is_wanted(&Alone::new(&client, &self.0.dialect), self.block_bits()).await? {
+                    return Ok(0);
+                }
                 let db = Db::begin(&mut client, &self.0.dialect).await?;
                 purge::tidy(&db).await?;
                 db.commit().await?;

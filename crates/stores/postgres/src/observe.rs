@@ -21,6 +21,10 @@ pub(crate) const LAST: &str = "SELECT coalesce(pg_sequence_last_value('{seq}'::r
 
 pub(crate) const SNAPSHOT: &str = "SELECT pg_current_snapshot(), pg_is_in_recovery()";
 
+/// A snapshot, and behind it the last number drawn: a statement takes its snapshot before it calls anything.
+pub(crate) const LOOK: &str = "
+SELECT pg_current_snapshot(), pg_is_in_recovery(), coalesce(pg_sequence_last_value('{seq}'::regclass), 0)";
+
 /// 32 bits of it, as a signed number.
 pub(crate) const NEXT: &str = "SELECT age('3'::xid)::bigint + 3";
 

@@ -9,7 +9,7 @@ use postrider_core::log::Retention;
 
 use crate::{
     checkpoint,
-    db::{Db, unsigned},
+    db::{Alone, Db, unsigned},
     dialect::LEAVES,
     error::Work,
     observe,
@@ -25,6 +25,27 @@ SELECT min(newest.lo)
                       WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
                       ORDER BY n DESC
                       LIMIT 1) AS newest";
+
+/// What there could be to do, by one statement: the floor, the head, and whether a lane has old checkpoints.
+const WANTED: &str = "
+SELECT min(newest.lo), coalesce(pg_sequence_last_value('{seq}'::regclass), 0), coalesce(bool_or(newest.has_older), false)
+  FROM {lane} AS lane
+ CROSS JOIN LATERAL (SELECT lo,
+                            EXISTS (SELECT 1
+                                      FROM {checkpoint} AS older
+                                     WHERE older.route = lane.route AND older.number = lane.number
+                                       AND older.n < checkpoint.n) AS has_older
+                       FROM {checkpoint} AS checkpoint
+                      WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                      ORDER BY n DESC
+                      LIMIT 1) AS newest";
+
+/// Whether there could be anything to do at all. Most of the time there is not, and this is all that retention costs.
+pub(crate) async fn is_wanted(on: &Alone<'_>, block_bits: u32) -> Work<bool> {
+    let Some(row) = on.query_opt(WANTED, &[]).await? else { return Ok(false) };
+    let Some(floor) = row.try_get::<_, Option<i64>>(0)? else { return Ok(false) };
+    Ok(row.try_get(2)? || !passed(row.try_get(1)?, floor, block_bits).is_empty())
+}
 
 /// A leaf that may be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

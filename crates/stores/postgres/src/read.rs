@@ -130,7 +130,7 @@ async fn load_wrongly(store: &PostgresStore, session: &Session, position: &Posit
     let (mut position, mut number) = (position.clone(), session.number);
     if store.0.plant.is(Plant::PositionWithoutTarget)
         && let Some((target, pos)) = &mut position.target
-        && let Some(observed) = session.observe(&position.base).await?
+        && let Some(observed) = session.observe(|_, _| false).await?
     {
         (*target, *pos, position.hi) = (observed.target, observed.last.min(*pos), observed.last);
     }
@@ -193,7 +193,8 @@ async fn fill(
             if opened || lease.reader.replay.is_some() {
                 return Ok(false);
             }
-            let Some(observed) = session.observe(rounds.base()).await? else { return Ok(false) };
+            let nothing = |target: &_, last| rounds.has_nothing_for(target, last);
+            let Some(observed) = session.observe(nothing).await? else { return Ok(false) };
             rounds.open(observed)?;
             if store.0.plant.is(Plant::IdCursor) {
                 rounds.skip_known_numbers();

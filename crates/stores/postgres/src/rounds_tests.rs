@@ -621,3 +621,29 @@ impl History {
         rounds.raise(&Watched { last, holders_of_ids, holders_of_sequence, still });
     }
 }
+
+#[test]
+fn an_idle_log_is_known_by_one_look() {
+    let mut rounds = fresh();
+    rounds.open(observed("20:20:", 5, 20)).unwrap();
+    finish(&mut rounds);
+    assert!(rounds.has_nothing_for(&snapshot("20:20:"), 9), "nothing has ended");
+    assert!(rounds.has_nothing_for(&snapshot("25:25:"), 5), "others came and went, and drew nothing");
+    assert!(!rounds.has_nothing_for(&snapshot("25:25:"), 6), "somebody drew a number");
+    assert!(!rounds.has_nothing_for(&snapshot("15:15:"), 5), "ids went back, and that must be said");
+    assert!(!rounds.has_nothing_for(&snapshot("25:25:"), 4), "numbers went back, and that must be said");
+}
+
+#[test]
+fn a_late_commit_is_never_taken_for_idleness() {
+    // 18 is open, and 20 is at work above xmax; each may have drawn any of the five numbers.
+    let mut rounds = fresh();
+    rounds.open(observed("18:20:18", 5, 21)).unwrap();
+    finish(&mut rounds);
+    assert!(!rounds.has_nothing_for(&snapshot("18:21:18"), 5), "20 has ended, and its number may be 3");
+    let mut rounds = fresh();
+    rounds.open(observed("18:20:18", 5, 20)).unwrap();
+    finish(&mut rounds);
+    assert!(rounds.has_nothing_for(&snapshot("18:22:18"), 5), "20 and 21 began later and drew nothing");
+    assert!(!rounds.has_nothing_for(&snapshot("22:22:"), 5), "18 has ended, and its number may be 3");
+}

@@ -7,9 +7,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use futures_util::future::try_join;
 use postrider_core::{Error, ErrorKind};
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use uuid::Uuid;
@@ -112,10 +116,13 @@ pub(crate) struct Session {
     pub(crate) identity: Identity,
     read: Vec<Statement>,
     snapshot: Statement,
+    look: Statement,
     last: Statement,
     next: Statement,
     locks: Statement,
     newest: Statement,
+    /// Whether the last look found something.
+    busy: AtomicBool,
 }
 
 impl Session {
@@ -144,7 +151,9 @@ impl Session {
         for leaf in 0..LEAVES {
             pages.push(prepare(&read(leaf)).await?);
         }
+        let look = prepare(observe::LOOK).await?;
         let (last, next) = (prepare(observe::LAST).await?, prepare(observe::NEXT).await?);
+        let busy = AtomicBool::new(false);
         let (locks, newest) = (prepare(LOCKS).await?, prepare(NEWEST).await?);
         let dialect = dialect.clone();
         Ok(Arc::new(Self {
@@ -155,10 +164,12 @@ impl Session {
             identity,
             read: pages,
             snapshot,
+            look,
             last,
             next,
             locks,
             newest,
+            busy,
         }))
     }
 
@@ -166,15 +177,35 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// What opens a round, in the order that it must have: the snapshot, then the last number, then the next id. `None`: the
-    /// snapshot is still this one. Each statement is a transaction of its own; the last two are sent together and answered
-    /// one after the other.
-    pub(crate) async fn observe(&self, base: &Snapshot) -> Work<Option<Observed>> {
+    /// What opens a round, in the order that it must have: the snapshot, then the last number, then the next id. `None`:
+    /// for this snapshot and last number there is nothing to do.
+    ///
+    /// The first two are one statement, which takes its snapshot before it calls anything; the third is another, behind it.
+    /// Where the last look found something, the next one probably will, and both are sent together. Else the first comes
+    /// alone, for an idle reader needs no more.
+    pub(crate) async fn observe(&self, is_nothing: impl Fn(&Snapshot, i64) -> bool) -> Work<Option<Observed>> {
         if self.plant != Plant::None {
             return self.observe_wrongly().await.map(Some);
         }
-        let target = self.target().await?;
-        if target == *base { Ok(None) } else { self.observe_behind(target).await.map(Some) }
+        let look = self.client.query_one(&self.look, &[]);
+        let (row, next) = if self.busy.load(Ordering::Relaxed) {
+            let (row, next) = try_join(look, self.client.query_one(&self.next, &[])).await?;
+            (row, Some(next))
+        } else {
+            (look.await?, None)
+        };
+        refuse_standby(row.try_get(1)?)?;
+        let (target, last): (Snapshot, i64) = (row.try_get(0)?, row.try_get(2)?);
+        let nothing = is_nothing(&target, last);
+        self.busy.store(!nothing, Ordering::Relaxed);
+        if nothing {
+            return Ok(None);
+        }
+        let next = match next {
+            Some(next) => next,
+            None => self.client.query_one(&self.next, &[]).await?,
+        };
+        Ok(Some(Observed { target, last, next: low_half(next.try_get(0)?) }))
     }
 
     /// As [`Self::observe`], with a planted mistake. What lies between two statements is a little longer than usual, so that a
@@ -208,11 +239,8 @@ impl Session {
     }
 
     async fn observe_behind(&self, target: Snapshot) -> Work<Observed> {
-        let (last, next) = futures_util::future::try_join(
-            self.client.query_one(&self.last, &[]),
-            self.client.query_one(&self.next, &[]),
-        )
-        .await?;
+        let (last, next) =
+            try_join(self.client.query_one(&self.last, &[]), self.client.query_one(&self.next, &[])).await?;
         Ok(Observed { target, last: last.try_get(0)?, next: low_half(next.try_get(0)?) })
     }
 

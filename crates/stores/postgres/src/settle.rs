@@ -1,6 +1,6 @@
 //! Settle: the cursor moves, and what could not simply go on is parked, in one transaction under the lease's epoch.
 //!
-//! The usual settlement is one statement that writes one small row. A repeated one is recognised by its number: numbers
+//! The usual settlement is one statement that writes one small row, and a transaction by itself. A repeated one is recognised by its number: numbers
 //! grow within an epoch, so one that is not greater than the last has been applied.
 
 use postrider_core::{
@@ -12,7 +12,7 @@ use postrider_core::{
 use crate::{
     checkpoint::{self, Advance, Checkpoint},
     cursor::Position,
-    db::Db,
+    db::{Alone, Db},
     due,
     error::Work,
     lease::drop_lane,
@@ -23,15 +23,38 @@ use crate::{
 /// Held rows count: one behind a dead head must find its lane once that is gone.
 const WAITING: &str = "SELECT 1 FROM {parked} WHERE route = $1 AND state <> 'dead' LIMIT 1";
 
-pub(crate) async fn settle(db: &Db<'_>, lease: &Lease, settlement: &Settlement) -> Work<()> {
-    let Settlement { number, advance, remove, park, change } = settlement;
-    let position = advance.as_ref().map(Position::decode).transpose()?;
-    let advance = advance.as_ref().zip(position.as_ref()).map(|(cursor, position)| Advance {
+/// The usual settlement, which moves the cursor and nothing else: one statement in one round trip. `false`: nothing was
+/// written, and [`settle`] has to find out why.
+pub(crate) async fn settle_alone(on: &Alone<'_>, lease: &Lease, settlement: &Settlement) -> Work<bool> {
+    if touches_rows(settlement) {
+        return Ok(false);
+    }
+    let position = settlement.advance.as_ref().map(Position::decode).transpose()?;
+    let advance = advance(lease, settlement, position.as_ref());
+    match checkpoint::settle(on, lease, settlement.number, advance.as_ref()).await {
+        // Somebody else wrote the lane's next checkpoint at the same moment.
+        Err(fault) if fault.is_unique_violation() => Ok(false),
+        written => written,
+    }
+}
+
+fn touches_rows(settlement: &Settlement) -> bool {
+    !(settlement.remove.is_empty() && settlement.park.is_empty() && settlement.change.is_empty())
+}
+
+fn advance<'a>(lease: &Lease, settlement: &'a Settlement, position: Option<&Position>) -> Option<Advance<'a>> {
+    settlement.advance.as_ref().zip(position).map(|(cursor, position)| Advance {
         cursor,
         session: position.session,
         lo: if lease.reader.replay.is_some() { position.replay_lo() } else { position.lo() },
-    });
-    let touches_rows = !(remove.is_empty() && park.is_empty() && change.is_empty());
+    })
+}
+
+pub(crate) async fn settle(db: &Db<'_>, lease: &Lease, settlement: &Settlement) -> Work<()> {
+    let Settlement { number, remove, park, change, .. } = settlement;
+    let position = settlement.advance.as_ref().map(Position::decode).transpose()?;
+    let advance = advance(lease, settlement, position.as_ref());
+    let touches_rows = touches_rows(settlement);
     if touches_rows {
         db.lock_route(&lease.lane.route).await?;
         if Checkpoint::of(db, lease).await?.settled >= *number {

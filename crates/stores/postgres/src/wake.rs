@@ -30,6 +30,10 @@ use crate::{
 /// At most one announcement in this time.
 const NOTIFY_EVERY: Duration = Duration::from_millis(2);
 
+/// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone: where a pooler
+/// stands between, the next one on the same connection may be somebody else's.
+const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')";
+
 /// How long to wait before a lost connection is tried again, at most.
 const RECONNECT_MAX: Duration = Duration::from_secs(10);
 
@@ -160,7 +164,7 @@ async fn announce(access: Access, channel: String, asked: Weak<Notify>) {
 /// Until the connection is lost or the last handle is gone.
 async fn announce_on(access: &Access, channel: &str, asked: &Weak<Notify>) -> Work<()> {
     let client = access.client().await?;
-    let statement = client.prepare("SELECT pg_notify($1, '')").await?;
+    let statement = client.prepare(NOTIFY).await?;
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
         let waited = tokio::time::timeout(Duration::from_secs(5), asked.notified()).await;

@@ -3,6 +3,8 @@
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
     enlist::{Batch, Enlist},
+    envelope::Envelope,
+    key::OrderingKey,
     time::Timestamp,
 };
 use sqlx::{
@@ -12,7 +14,7 @@ use sqlx::{
     postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo},
 };
 
-use super::{Array, Layout};
+use super::{Array, Layout, headers_or_null};
 use crate::{dialect::Postgres, error::from_code, values};
 
 /// Asynchronous, as sqlx is. If the future is dropped half-way, the transaction holds all or none of the batch: roll it
@@ -24,7 +26,13 @@ impl Enlist<Postgres> for sqlx::Transaction<'_, sqlx::Postgres> {
         Self: 'a;
 
     fn append<'a>(&'a mut self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(append(self, store, batch))
+        Box::pin(async move {
+            let batch = batch?;
+            match batch.envelopes() {
+                [envelope] => append_one(self, store, envelope).await,
+                _ => append(self, store, Ok(batch)).await,
+            }
+        })
     }
 }
 
@@ -50,6 +58,28 @@ pub(super) async fn append(
         };
     }
     query.execute(&mut **transaction).await.map_err(translate)?;
+    Ok(())
+}
+
+/// As above for a single message, by the plain insert.
+async fn append_one(
+    transaction: &mut sqlx::Transaction<'_, sqlx::Postgres>,
+    store: &Postgres,
+    envelope: &Envelope,
+) -> Result<()> {
+    sqlx::query(AssertSqlSafe(store.insert_one().to_owned()))
+        .bind(envelope.id.0)
+        .bind(&*envelope.topic)
+        .bind(&*envelope.name)
+        .bind(envelope.key.as_ref().map(OrderingKey::as_str))
+        .bind(envelope.deliver_at.map(Instant))
+        .bind(envelope.expires_at.map(Instant))
+        .bind(envelope.attempts_max.map(i64::from))
+        .bind(headers_or_null(&envelope.headers))
+        .bind(envelope.payload.as_ref())
+        .execute(&mut **transaction)
+        .await
+        .map_err(translate)?;
     Ok(())
 }
 

@@ -2,16 +2,12 @@
 
 use postrider_core::{
     BoxFuture, Result,
-    enlist::{Batch, Enlist},
-    key::OrderingKey,
+    enlist::{Batch, Enlist, EnlistShared},
 };
-use tokio_postgres::{
-    Transaction,
-    types::{ToSql, Type},
-};
+use tokio_postgres::{Statement, Transaction, types::ToSql};
 
-use super::{column, headers_or_null};
-use crate::{dialect::Postgres, error::from_postgres, values::Instant};
+use super::columns::{Many, One};
+use crate::{dialect::Postgres, error::from_postgres};
 
 /// Asynchronous, as tokio-postgres is: one statement, one round trip, nothing prepared, so a transaction pooler may stand
 /// between. If the future is dropped half-way, the transaction holds all or none of the batch: roll it back.
@@ -22,10 +18,18 @@ impl Enlist<Postgres> for Transaction<'_> {
         Self: 'a;
 
     fn append<'a>(&'a mut self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(append(self, store, batch))
+        self.append_shared(store, batch)
     }
 }
 
+impl EnlistShared<Postgres> for Transaction<'_> {
+    fn append_shared<'a>(&'a self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { append(self, store, Texts, &batch?).await })
+    }
+}
+
+/// As above, with statements prepared once per connection, in the pool's cache. Where a transaction pooler stands between
+/// that knows nothing of prepared statements, enqueue in `&mut *transaction`: that is the plain one.
 impl Enlist<Postgres> for deadpool_postgres::Transaction<'_> {
     type Appended<'a>
         = BoxFuture<'a, Result<()>>
@@ -33,36 +37,73 @@ impl Enlist<Postgres> for deadpool_postgres::Transaction<'_> {
         Self: 'a;
 
     fn append<'a>(&'a mut self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(append(self, store, batch))
+        self.append_shared(store, batch)
     }
 }
 
-async fn append(transaction: &Transaction<'_>, store: &Postgres, batch: Result<Batch>) -> Result<()> {
-    let batch = batch?;
-    let batch = batch.envelopes();
-    if batch.is_empty() {
-        return Ok(());
+/// The first enqueue on a connection prepares, which is a round trip of its own.
+impl EnlistShared<Postgres> for deadpool_postgres::Transaction<'_> {
+    fn append_shared<'a>(&'a self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let batch = batch?;
+            let sql = match batch.envelopes() {
+                [] => return Ok(()),
+                [_] => store.insert_one(),
+                _ => store.insert(),
+            };
+            let statement = self.prepare_cached(sql).await.map_err(|e| from_postgres(e, "enqueue"))?;
+            append(self, store, &statement, &batch).await
+        })
     }
-    let ids = column(batch, |envelope| envelope.id.0);
-    let topics = column(batch, |envelope| &*envelope.topic);
-    let names = column(batch, |envelope| &*envelope.name);
-    let keys = column(batch, |envelope| envelope.key.as_ref().map(OrderingKey::as_str));
-    let deliver_at = column(batch, |envelope| envelope.deliver_at.map(Instant));
-    let expires_at = column(batch, |envelope| envelope.expires_at.map(Instant));
-    let attempts_max = column(batch, |envelope| envelope.attempts_max.map(i64::from));
-    let headers = column(batch, |envelope| headers_or_null(&envelope.headers));
-    let payloads = column(batch, |envelope| envelope.payload.as_ref());
-    let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
-        (&ids, Type::UUID_ARRAY),
-        (&topics, Type::TEXT_ARRAY),
-        (&names, Type::TEXT_ARRAY),
-        (&keys, Type::TEXT_ARRAY),
-        (&deliver_at, Type::TIMESTAMPTZ_ARRAY),
-        (&expires_at, Type::TIMESTAMPTZ_ARRAY),
-        (&attempts_max, Type::INT8_ARRAY),
-        (&headers, Type::BYTEA_ARRAY),
-        (&payloads, Type::BYTEA_ARRAY),
-    ];
-    transaction.execute_typed(store.insert(), &parameters).await.map_err(|e| from_postgres(e, "enqueue"))?;
+}
+
+/// How the statement is given.
+pub(super) trait Source: Send {
+    /// The statement that is prepared for a batch of this length; `None` if it is to be parsed.
+    fn statement(&self, length: usize) -> Option<&Statement>;
+}
+
+/// Parsed each time.
+pub(super) struct Texts;
+
+impl Source for Texts {
+    fn statement(&self, _: usize) -> Option<&Statement> {
+        None
+    }
+}
+
+impl Source for &Statement {
+    fn statement(&self, _: usize) -> Option<&Statement> {
+        Some(self)
+    }
+}
+
+/// One statement, sent when the future is first polled.
+pub(super) async fn append(
+    transaction: &Transaction<'_>,
+    store: &Postgres,
+    source: impl Source,
+    batch: &Batch,
+) -> Result<()> {
+    let (one, many);
+    let (sql, bound) = match batch.envelopes() {
+        [] => return Ok(()),
+        [envelope] => {
+            one = One::new(envelope);
+            (store.insert_one(), one.bound())
+        }
+        envelopes => {
+            many = Many::new(envelopes);
+            (store.insert(), many.bound())
+        }
+    };
+    let sent = match source.statement(batch.envelopes().len()) {
+        Some(statement) => {
+            let parameters = bound.each_ref().map(|(value, _)| *value as &(dyn ToSql + Sync));
+            transaction.execute(statement, &parameters).await
+        }
+        None => transaction.execute_typed(sql, &bound).await,
+    };
+    sent.map_err(|e| from_postgres(e, "enqueue"))?;
     Ok(())
 }

@@ -1,0 +1,115 @@
+//! From commit to publish: producers at a fixed rate here, the relay in another process, hints after each commit.
+//!
+//! A message counts from the moment at which its `COMMIT` is sent to that at which the publisher is called with it. Both are
+//! read from the clock of the machine that both processes share. Producers keep a schedule, and do not wait for the relay.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Result, ensure};
+use futures_util::future::try_join_all;
+use postrider::{
+    Outbox,
+    postgres::{Notifier, Postgres, enlist::Prepared},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{fixtures, process::RelayProcess, producer::OrderPlaced, server::Server};
+use crate::measure::median;
+
+/// Connections that produce.
+const CONNECTIONS: u32 = 16;
+
+/// p50 and p99 at each rate, and every latency of the last round, for a plot.
+pub(crate) struct Latencies {
+    pub(crate) figures: Value,
+    pub(crate) distributions: Vec<(u32, Vec<f64>)>,
+}
+
+pub(crate) async fn run(server: &Server, rates: &[u32], lasts: Duration, rounds: usize) -> Result<Latencies> {
+    eprintln!("latency: {rates:?} messages/s for {lasts:?}, {rounds} rounds");
+    fixtures::store(&server.url, "latency").await?;
+    let mut figures = json!({});
+    let mut p50: HashMap<u32, Vec<f64>> = HashMap::new();
+    let mut p99: HashMap<u32, Vec<f64>> = HashMap::new();
+    let mut distributions = Vec::new();
+    for round in 0..rounds {
+        for rate in rates {
+            let latencies = at_rate(server, "latency", *rate, lasts).await?;
+            let (middle, high) = (percentile(&latencies, 0.5), percentile(&latencies, 0.99));
+            eprintln!("  {rate} messages/s: p50 {middle:.2} ms, p99 {high:.2} ms");
+            p50.entry(*rate).or_default().push(middle);
+            p99.entry(*rate).or_default().push(high);
+            if round + 1 == rounds {
+                distributions.push((*rate, latencies));
+            }
+        }
+    }
+    for rate in rates {
+        figures[format!("latency_{rate}_p50_ms")] = json!(median(p50[rate].clone()));
+        figures[format!("latency_{rate}_p99_ms")] = json!(median(p99[rate].clone()));
+    }
+    Ok(Latencies { figures, distributions })
+}
+
+/// Latencies in milliseconds, ascending.
+pub(crate) async fn at_rate(server: &Server, schema: &str, rate: u32, lasts: Duration) -> Result<Vec<f64>> {
+    let relay = RelayProcess::start(&server.url, schema, "latency", None).await?;
+    let committed = produce(server, schema, rate, lasts).await?;
+    let published: HashMap<u64, SystemTime> = relay.finish().await?.published.into_iter().collect();
+    let mut latencies = Vec::with_capacity(committed.len());
+    for (number, at) in committed {
+        // The last ones may be left to the next owner when the relay is asked to end.
+        if let Some(published) = published.get(&number) {
+            latencies.push(published.duration_since(at).unwrap_or_default().as_secs_f64() * 1000.0);
+        }
+    }
+    ensure!(!latencies.is_empty(), "nothing arrived");
+    latencies.sort_by(f64::total_cmp);
+    Ok(latencies)
+}
+
+/// Numbers of messages and when their commit was sent.
+async fn produce(server: &Server, schema: &str, rate: u32, lasts: Duration) -> Result<Vec<(u64, SystemTime)>> {
+    let store = Postgres::new(schema, "")?;
+    let notifier = Notifier::connect(&server.url, &store)?;
+    let outbox = Outbox::new(store.clone());
+    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
+    let every = Duration::from_secs(1) * CONNECTIONS / rate;
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let client = server.client().await?;
+        let prepared = Prepared::new(&client, &store).await?;
+        connections.push((client, prepared));
+    }
+    let began = Instant::now();
+    let work = (0..CONNECTIONS).zip(connections).map(|(connection, (mut client, prepared))| {
+        let (outbox, notifier) = (outbox.clone(), notifier.clone());
+        async move {
+            let mut committed = Vec::new();
+            let mut next = began + every * connection / CONNECTIONS;
+            while next < began + lasts {
+                tokio::time::sleep_until(next).await;
+                next += every;
+                let number = first + u64::from(connection) + committed.len() as u64 * u64::from(CONNECTIONS);
+                let transaction = client.transaction().await?;
+                outbox.enqueue(&mut prepared.on(&transaction), &OrderPlaced::new(number)).await?;
+                let at = SystemTime::now();
+                transaction.commit().await?;
+                notifier.notify();
+                committed.push((number, at));
+            }
+            Ok::<_, anyhow::Error>(committed)
+        }
+    });
+    Ok(try_join_all(work).await?.into_iter().flatten().collect())
+}
+
+/// Of values that ascend.
+pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
+    let index = ((values.len() - 1) as f64 * share).round() as usize;
+    values[index]
+}
