@@ -133,7 +133,13 @@ struct NotingPublisher {
 
 impl Publisher for NotingPublisher {
     fn capabilities(&self) -> PublisherCapabilities {
-        PublisherCapabilities { name: "noting", run_max: 64, message_bytes_max: None }
+        PublisherCapabilities {
+            name: "noting",
+            run_max: 64,
+            message_bytes_max: None,
+            batch_max: None,
+            batches_max: None,
+        }
     }
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {

@@ -54,6 +54,8 @@ pub(crate) struct Remembered {
     rounds: Rounds,
     raised_at: Option<Instant>,
     interner: Interner,
+    /// What a record weighed on average in the last page that had one.
+    average: Option<usize>,
 }
 
 /// Reads on behind `after`. If the future is dropped, what was remembered of the lane is forgotten, and nothing else.
@@ -70,6 +72,7 @@ pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, l
     }
     let mut gathered = Gathered::new(limit, replay.then(|| Arc::clone(&lease.lane.route)));
     let more = fill(store, &session, lease, &mut lane, &mut gathered).await?;
+    lane.average = gathered.average().or(lane.average);
     let reached = lane.rounds.position();
     let keeps_base = store.0.plant.is(Plant::BaseKeptOverLostConnection);
     if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() || keeps_base {
@@ -122,6 +125,7 @@ async fn load(
         rounds,
         raised_at: None,
         interner: Interner::default(),
+        average: None,
     })
 }
 
@@ -181,7 +185,7 @@ async fn fill(
     lane: &mut Remembered,
     gathered: &mut Gathered,
 ) -> Work<bool> {
-    let Remembered { rounds, interner, .. } = lane;
+    let Remembered { rounds, interner, average, .. } = lane;
     interner.tidy();
     let mut selection = Selection::new(&lease.reader, lease.lane.number, lease.lanes);
     let topics = plain_topics(&lease.reader);
@@ -208,7 +212,7 @@ async fn fill(
                 return Ok(true);
             }
             // One more than fits, to know whether there is more.
-            let rows = rows_to_ask_for(gathered);
+            let rows = rows_to_ask_for(gathered, *average);
             let filter = rounds.filter().expect("in a round");
             let limit = i64::try_from(rows).unwrap_or(i64::MAX);
             let found = session.page(window, filter, &topics, limit).await?;
@@ -232,9 +236,10 @@ async fn fill(
     }
 }
 
-/// One more than fits into the page, as far as the sizes of its records are known.
-fn rows_to_ask_for(gathered: &Gathered) -> usize {
-    let by_weight = if gathered.is_empty() { FIRST_ROWS } else { gathered.room_by_weight().clamp(16, 4_096) };
+/// One more than fits into the page, as far as the sizes of its records are known: from those that it has, or else from the
+/// page before, so that a page is usually one statement.
+fn rows_to_ask_for(gathered: &Gathered, average: Option<usize>) -> usize {
+    let by_weight = gathered.room_by_weight(average).map_or(FIRST_ROWS, |room| room.clamp(16, 4_096));
     gathered.room().min(by_weight) + 1
 }
 

@@ -66,10 +66,16 @@ impl Gathered {
         self.limit.records as usize - self.records.len()
     }
 
-    /// How many more records like those so far fit, by their bytes.
-    pub(crate) fn room_by_weight(&self) -> usize {
-        let average = self.weight.checked_div(self.records.len()).unwrap_or(0).max(1);
-        self.limit.bytes.saturating_sub(self.weight) / average
+    /// How many more records like those so far fit, by their bytes. While there are none, `before` is what they weighed on
+    /// average in the page before; `None`: nothing is known of them.
+    pub(crate) fn room_by_weight(&self, before: Option<usize>) -> Option<usize> {
+        let average = self.average().or(before)?.max(1);
+        Some(self.limit.bytes.saturating_sub(self.weight) / average)
+    }
+
+    /// What a record weighs on average. `None`: there is none.
+    pub(crate) fn average(&self) -> Option<usize> {
+        self.weight.checked_div(self.records.len())
     }
 
     /// Adds a record, unless the page is full, or it is too heavy for a page that has others: then `false`.
