@@ -225,13 +225,17 @@ impl Observer for StoreMetrics {
         match event {
             Event::LaneAcquired { lane, .. } => {
                 families.takeovers.get_or_create(&self.of_route(&lane.route)).inc();
-                self.own(lane, |lanes| drop(lanes.insert((*lane).clone(), OwnLane::default())));
+                self.own(lane, |lanes| {
+                    lanes.insert((*lane).clone(), OwnLane::default());
+                });
             }
             Event::LaneEnded { lane, how } => {
                 if *how == "fenced" {
                     families.stale_epoch_rejections.get_or_create(&self.of_route(&lane.route)).inc();
                 }
-                self.own(lane, |lanes| drop(lanes.remove(*lane)));
+                self.own(lane, |lanes| {
+                    lanes.remove(*lane);
+                });
             }
             Event::BreakerOpened { lane, .. } => {
                 self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = true);
