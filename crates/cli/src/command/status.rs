@@ -55,7 +55,7 @@ fn as_text(overview: &Overview) -> String {
         if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
     let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
     let (records, relays) = (plural(overview.records, "record"), plural(overview.nodes.len() as u64, "relay"));
-    let troubles: String = troubles(overview).iter().map(|finding| in_lines(finding)).collect();
+    let troubles: String = troubles(overview).iter().map(in_lines).collect();
     format!("{text}{empty}{records} in the log, {relays} alive\n{troubles}")
 }
 
