@@ -2,7 +2,8 @@
 //!
 //! Everything is read from the store, so that it can be asked from anywhere and also when no relay runs. What only a
 //! relay's memory knows (a destination that refuses, a message without an answer) its node has said with its last
-//! heartbeat. The same words are used by the command line and by whoever shows an [`Overview`].
+//! heartbeat. The same words are used by the command line and by whoever shows an
+//! [`Overview`](postrider_core::admin::Overview).
 
 mod message;
 mod obstacle;
