@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::{self, Watched},
-    config::{Config, HttpConfig, RouteConfig},
+    config::{Config, HttpConfig, RouteConfig, StoreConfig},
     exit::{Code, Failure, Outcome},
     registry::{self, Destination, Place},
 };
@@ -85,7 +85,8 @@ struct Built {
 /// Opens the store and the destinations.
 async fn build(config: &Config) -> Outcome<Built> {
     let (adapter, path) = registry::store(&config.store.url).map_err(Failure::usage)?;
-    let place = Place { path, table_prefix: config.store.table_prefix.clone() };
+    let StoreConfig { table_prefix, schema, connections, .. } = config.store.clone();
+    let place = Place { path, table_prefix, schema, connections };
     let store = adapter.open(&place, config.store.migrate).await?;
     let metrics = Metrics::new();
     let of_store = Arc::new(metrics.of_store(STORE_NAME));

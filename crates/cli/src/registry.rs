@@ -53,6 +53,8 @@ pub(crate) struct OpenStore {
 pub(crate) struct Place {
     pub(crate) path: String,
     pub(crate) table_prefix: Option<String>,
+    pub(crate) schema: Option<String>,
+    pub(crate) connections: Option<u32>,
 }
 
 /// What the roles of a database are called.

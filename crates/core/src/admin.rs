@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxFuture,
+    doctor::{Finding, Thresholds},
     envelope::{Envelope, MessageId},
     error::{Error, Result},
     lease::{Epoch, LaneId, NodeId, ReplayFilter},
@@ -294,6 +295,10 @@ pub trait StoreAdmin: Send + Sync {
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
+
+    /// What an operator should know of the store and of what is below it, worst first. A store in good health has no
+    /// finding with [`Severity::Error`](crate::doctor::Severity::Error). Changes nothing.
+    fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>>;
 }
 
 #[cfg(test)]

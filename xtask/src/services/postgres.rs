@@ -20,6 +20,9 @@ pub(super) const SERVICE: Service = Service { name: "postgres", variable: "POSTR
 /// The user that Debian's package makes.
 const USER: &str = "postgres";
 
+/// For the tests of what happens with a pooler in between. They start it themselves.
+const POOLER: &str = "/usr/sbin/pgbouncer";
+
 /// Beyond the defaults: prepared transactions for the tests of them, many connections for tests in parallel, no fsync.
 const SETTINGS: [(&str, &str); 8] = [
     ("listen_addresses", "127.0.0.1"),
@@ -54,6 +57,9 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
             programs().context("the package `postgresql` brought no `initdb` below /usr/lib/postgresql")?
         }
     };
+    if !Path::new(POOLER).exists() {
+        install("PgBouncer", "pgbouncer")?;
+    }
     let dir = directory()?;
     let password = password()?;
     let secret = dir.join("password");

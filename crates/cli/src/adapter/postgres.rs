@@ -1,6 +1,6 @@
 //! `postgres://user:password@host:port/database`: the PostgreSQL store.
 //!
-//! Tables are in the schema `postrider`, with the configured prefix. The schema is only made by whoever migrates.
+//! Tables are in the configured schema, `postrider` if none is, with the configured prefix. The schema is only made by whoever migrates.
 
 use std::sync::Arc;
 
@@ -17,8 +17,12 @@ pub(crate) struct Adapter;
 impl StoreAdapter for Adapter {
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
-            let store = PostgresStore::builder(&url(place)).prefix(prefix(place)).migrate(migrate).open().await?;
-            let store = Arc::new(store);
+            let mut builder =
+                PostgresStore::builder(&url(place)).schema(schema(place)).prefix(prefix(place)).migrate(migrate);
+            if let Some(connections) = place.connections {
+                builder = builder.connections_max(connections as usize);
+            }
+            let store = Arc::new(builder.open().await?);
             Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
         })
     }
@@ -63,8 +67,12 @@ fn prefix(place: &Place) -> &str {
     place.table_prefix.as_deref().unwrap_or_default()
 }
 
+fn schema(place: &Place) -> &str {
+    place.schema.as_deref().unwrap_or(SCHEMA)
+}
+
 fn dialect(place: &Place) -> Result<Postgres> {
-    Postgres::new(SCHEMA, prefix(place))
+    Postgres::new(schema(place), prefix(place))
 }
 
 /// These commands run outside of any runtime.

@@ -22,6 +22,7 @@ pub(crate) struct Adapter;
 impl StoreAdapter for Adapter {
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
+            refuse_server_settings(place)?;
             if !migrate {
                 must_exist(place)?;
             }
@@ -74,6 +75,7 @@ fn prefix(place: &Place) -> &str {
 }
 
 fn dialect(place: &Place) -> Result<Sqlite> {
+    refuse_server_settings(place)?;
     Ok(Sqlite::with_prefix(prefix(place))?.in_file(&place.path))
 }
 
@@ -84,4 +86,15 @@ fn must_exist(place: &Place) -> Result<()> {
     }
     let message = "there is no such database; `postrider migrate up` makes one";
     Err(Error::new(ErrorKind::Unavailable, message).with("file", &place.path))
+}
+
+/// What only a database server has.
+fn refuse_server_settings(place: &Place) -> Result<()> {
+    if place.schema.is_some() {
+        return Err(Error::invalid("SQLite has no schemas; leave `schema` out and use a table prefix"));
+    }
+    if place.connections.is_some() {
+        return Err(Error::invalid("SQLite has one writer; leave `connections` out"));
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 mod capture;
 mod config;
 mod dead;
+mod doctor;
 mod enqueue;
 mod migrate;
 mod replay;
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Status(status::Arguments),
     /// Why a message waits, and what to do about it.
     Why(why::Arguments),
+    /// What is wrong with the store or below it, and what to do about it. Exit code 1 if something does not work.
+    Doctor(doctor::Arguments),
     /// Messages that were given up.
     #[command(subcommand)]
     Dead(dead::Action),
@@ -65,6 +68,7 @@ impl Command {
             Self::Migrate(action) => migrate::run(&action),
             Self::Status(arguments) => block_on(status::run(&arguments)),
             Self::Why(arguments) => block_on(why::run(&arguments)),
+            Self::Doctor(arguments) => block_on(doctor::run(&arguments)),
             Self::Dead(action) => block_on(dead::run(&action)),
             Self::Route(action) => block_on(route::run(&action)),
             Self::Replay(arguments) => block_on(replay::run(&arguments)),

@@ -17,6 +17,9 @@ pub(crate) struct StoreArguments {
     /// What the names of the store's tables begin with.
     #[arg(long, value_name = "PREFIX")]
     table_prefix: Option<String>,
+    /// The schema of the store's tables, for PostgreSQL. Default: postrider.
+    #[arg(long, value_name = "SCHEMA")]
+    schema: Option<String>,
 }
 
 impl StoreArguments {
@@ -24,7 +27,8 @@ impl StoreArguments {
     pub(crate) fn find(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
         let (adapter, path) =
             registry::store(&self.store).map_err(|what| Failure::usage(format!("--store: {what}")))?;
-        Ok((adapter, Place { path, table_prefix: self.table_prefix.clone() }))
+        let (table_prefix, schema) = (self.table_prefix.clone(), self.schema.clone());
+        Ok((adapter, Place { path, table_prefix, schema, connections: None }))
     }
 
     /// Opens the store as it is. An operator's look never changes the schema.

@@ -49,6 +49,12 @@ use crate::{
 /// The most that any count of a route may be.
 const COUNT_MAX: u32 = 1_000_000;
 
+/// The most connections that a pool may have.
+const CONNECTIONS_MAX: u32 = 1_000;
+
+/// The largest window of a route, in bytes: a page is held in memory.
+const WINDOW_BYTES_MAX: usize = 4 << 30;
+
 /// Everything that the daemon needs to know.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
@@ -66,6 +72,10 @@ pub(crate) struct StoreConfig {
     pub(crate) url: String,
     /// What the names of its tables begin with, if not with the default.
     pub(crate) table_prefix: Option<String>,
+    /// The schema of its tables, if not the default; for a server that has schemas.
+    pub(crate) schema: Option<String>,
+    /// Connections of its pool, if not the default; for a server.
+    pub(crate) connections: Option<u32>,
     /// Whether to bring the schema up to date at the start. Default yes.
     pub(crate) migrate: bool,
 }
@@ -142,9 +152,16 @@ fn read_store(top: &mut Section<'_, '_>) -> StoreConfig {
         Ok(url)
     });
     let table_prefix = section.get("table_prefix", text);
+    let schema = section.get("schema", text);
+    let connections = section.get("connections", number(1, CONNECTIONS_MAX));
+    for (key, given) in [("schema", schema.is_some()), ("connections", connections.is_some())] {
+        if given && url.as_ref().is_some_and(|url| url.starts_with("sqlite:")) {
+            section.object(key, "is for a database server; SQLite has none of that");
+        }
+    }
     let migrate = section.get("migrate", boolean).unwrap_or(true);
     section.close();
-    StoreConfig { url: url.unwrap_or_default(), table_prefix, migrate }
+    StoreConfig { url: url.unwrap_or_default(), table_prefix, schema, connections, migrate }
 }
 
 fn read_relay(top: &mut Section<'_, '_>) -> (Option<String>, Options) {
@@ -162,7 +179,7 @@ fn read_relay(top: &mut Section<'_, '_>) -> (Option<String>, Options) {
     if heartbeat_every.is_zero() || heartbeat_every * 3 > lease_life {
         section.object("heartbeat_every", "must be more than nothing and at most a third of `lease_life`");
     }
-    let drain_deadline = section.get("drain_deadline", written(values::duration)).unwrap_or(defaults.drain_deadline);
+    let drain_deadline = section.get("drain_deadline", written(some_time)).unwrap_or(defaults.drain_deadline);
     let keep_delivered = section.get("keep_delivered", written(keep)).unwrap_or(defaults.keep_delivered);
     let purge_every = section.get("purge_every", written(values::duration)).unwrap_or(defaults.purge_every);
     if purge_every.is_zero() {
@@ -170,6 +187,12 @@ fn read_relay(top: &mut Section<'_, '_>) -> (Option<String>, Options) {
     }
     section.close();
     (node_name, Options { lease_life, heartbeat_every, drain_deadline, keep_delivered, purge_every })
+}
+
+/// A duration of which there must be some.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let duration = values::duration(text)?;
+    if duration.is_zero() { Err("must be more than nothing".to_owned()) } else { Ok(duration) }
 }
 
 fn keep(text: &str) -> Result<Option<Duration>, String> {
@@ -212,11 +235,12 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
         if patterns.is_empty() {
             return Err("is empty; `[\"**\"]` stands for all topics".to_owned());
         }
-        patterns
+        let wrong: Vec<String> = patterns
             .iter()
-            .try_for_each(|pattern| TopicPattern::new(pattern).map(drop))
-            .map_err(|error| error.to_string())?;
-        Ok(patterns)
+            .filter_map(|pattern| TopicPattern::new(pattern).err())
+            .map(|error| error.to_string())
+            .collect();
+        if wrong.is_empty() { Ok(patterns) } else { Err(wrong.join("; ")) }
     });
     let transport = section.require("transport", |value| {
         let url = text(value)?;
@@ -240,9 +264,13 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
         window: section.get("window", number(1, COUNT_MAX)),
         window_bytes: section.get("window_bytes", |value| {
             let bytes = written(values::size)(value)?;
-            if bytes < 4096 { Err("must be at least \"4KiB\"".to_owned()) } else { Ok(bytes) }
+            match bytes {
+                ..4096 => Err("must be at least \"4KiB\"".to_owned()),
+                4096..=WINDOW_BYTES_MAX => Ok(bytes),
+                _ => Err("must be at most \"4GiB\": it is held in memory".to_owned()),
+            }
         }),
-        publish_timeout: section.get("publish_timeout", written(values::duration)),
+        publish_timeout: section.get("publish_timeout", written(some_time)),
         retry: retry::read(section),
         http: None,
     };

@@ -174,3 +174,33 @@ fn a_webhook_that_is_wrong_is_told_so_with_its_line() {
     }
     assert!(!told.contains("canary"), "{told}");
 }
+
+#[test]
+fn every_wrong_pattern_and_every_impossible_amount_is_told() {
+    let told = problems(
+        "[store]\nurl = \"sqlite:a\"\nschema = \"x\"\nconnections = 0\n[relay]\ndrain_deadline = \"0s\"\n[[route]]\n\
+         name = \"a\"\ntransport = \"stdout\"\ntopics = [\"a b\", \"ok\", \"c..d\"]\nwindow_bytes = \"5GiB\"\n\
+         publish_timeout = \"0s\"\n",
+    );
+    for part in [
+        "p.toml:3: `store.schema`",
+        "p.toml:4: `store.connections`",
+        "p.toml:6: `relay.drain_deadline` must be more than nothing",
+        "a b",
+        "c..d",
+        "`route.window_bytes` must be at most \"4GiB\"",
+        "`route.publish_timeout` must be more than nothing",
+    ] {
+        assert!(told.contains(part), "{part} is missing in\n{told}");
+    }
+}
+
+#[test]
+fn a_server_has_a_schema_and_connections() {
+    let text = SMALLEST.replace(
+        "url = \"sqlite:app.db\"",
+        "url = \"postgres://u@localhost/d\"\nschema = \"Order-Box\"\nconnections = 4",
+    );
+    let store = Config::parse(&text).unwrap().store;
+    assert_eq!((store.schema.as_deref(), store.connections), (Some("Order-Box"), Some(4)));
+}

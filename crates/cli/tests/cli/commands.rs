@@ -168,3 +168,34 @@ fn the_help_tells_the_exit_codes() {
         assert!(help.stdout.contains(line), "{line} in {}", help.stdout);
     }
 }
+
+#[test]
+fn a_doctor_tells_what_is_wrong_and_exits_accordingly() {
+    let workplace = Workplace::new();
+    let doctor = |more: &[&str]| workplace.run(&[&["doctor"], &STORE[..], more].concat());
+    let gone = doctor(&["--json"]);
+    assert_eq!(gone.code, 3, "{gone:?}");
+    let told: Value = serde_json::from_str(&gone.stdout).unwrap();
+    assert_eq!((&told["healthy"], &told["findings"][0]["code"]), (&false.into(), &"store-unreachable".into()));
+
+    assert_eq!(workplace.run(&["migrate", "up", STORE[0], STORE[1]]).code, 0);
+    let well = doctor(&["--disk-free", "0B"]);
+    assert_eq!((well.code, well.stdout.as_str()), (0, "nothing to complain about\n"), "{well:?}");
+    let warned = doctor(&["--disk-free", "1000000GiB"]);
+    assert_eq!(warned.code, 0, "a warning is not an error: {warned:?}");
+    assert!(warned.stdout.contains("warning  disk-nearly-full") && warned.stdout.contains("fix: "), "{warned:?}");
+}
+
+#[test]
+fn roles_are_printed_for_postgresql_and_refused_for_sqlite() {
+    let workplace = Workplace::new();
+    let place = ["--store", "postgres://nobody@localhost:1/none", "--schema", "Order-Box", "--table-prefix", "x_"];
+    let script = workplace.run(&[&["migrate", "roles"], &place[..], &["--app", "My \"shop\""]].concat());
+    assert_eq!(script.code, 0, "it connects to nothing: {script:?}");
+    assert!(script.stdout.contains("ON TABLE \"Order-Box\".\"x_log\" TO \"My \"\"shop\"\"\""), "{}", script.stdout);
+    assert_eq!(workplace.run(&["migrate", "roles", STORE[0], STORE[1]]).code, 4);
+    let hostile = workplace.run(&["migrate", "sql", "--store", "postgres://localhost/x", "--schema", "x\"; DROP"]);
+    assert!(hostile.code == 2 && hostile.stderr.contains("schema"), "{hostile:?}");
+    let misplaced = workplace.run(&["status", STORE[0], STORE[1], "--schema", "x"]);
+    assert!(misplaced.code == 2 && misplaced.stderr.contains("schema"), "{misplaced:?}");
+}

@@ -8,6 +8,7 @@ use postrider_core::{
         Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
         ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin,
     },
+    doctor::{Finding, Severity, Thresholds},
     envelope::MessageId,
     key::OrderingKey,
     lease::{LaneId, Reader, Replay},
@@ -113,6 +114,13 @@ impl StoreAdmin for MemoryStore {
         Box::pin(async move {
             Ok(self.transact(|state, _| state.audit.iter().rev().take(limit as usize).cloned().collect()))
         })
+    }
+
+    fn doctor(&self, _thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        let forgets = Finding::new("not-durable", Severity::Note, "memory")
+            .detail("everything in this store ends with the process")
+            .fix("use a store on disk where messages must survive");
+        Box::pin(std::future::ready(Ok(vec![forgets])))
     }
 }
 

@@ -45,7 +45,7 @@ impl Postgres {
     /// Tables in a schema, with a prefix that may be empty.
     ///
     /// # Errors
-    /// If one of them is not an identifier: a letter or `_`, then letters, digits and `_`, at most [`SCHEMA_BYTES_MAX`] and
+    /// If one of them is not an identifier: a letter or `_`, then letters, digits, `_` and `-`, at most [`SCHEMA_BYTES_MAX`] and
     /// [`PREFIX_BYTES_MAX`] bytes; or if the schema begins with `pg_`, which PostgreSQL keeps for itself.
     pub fn new(schema: &str, prefix: &str) -> Result<Self> {
         if schema.is_empty() || schema.starts_with("pg_") || !is_identifier(schema, SCHEMA_BYTES_MAX) {
@@ -107,12 +107,13 @@ impl Postgres {
 }
 
 fn is_identifier(name: &str, bytes_max: usize) -> bool {
-    let letters = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    name.len() <= bytes_max && name.bytes().all(letters) && !name.bytes().next().is_some_and(|b| b.is_ascii_digit())
+    let letters = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    let first = name.bytes().next();
+    name.len() <= bytes_max && name.bytes().all(letters) && !first.is_some_and(|b| b.is_ascii_digit() || b == b'-')
 }
 
 fn refused(what: &str, fact: &'static str, name: &str, bytes_max: usize) -> Error {
-    Error::invalid(format!("{what} is a letter or `_`, then letters, digits and `_`"))
+    Error::invalid(format!("{what} is a letter or `_`, then letters, digits, `_` and `-`"))
         .with(fact, name.escape_debug().to_string().chars().take(80).collect::<String>())
         .with("bytes_max", bytes_max)
 }
@@ -152,11 +153,11 @@ mod tests {
 
     #[test]
     fn only_identifiers_are_names() {
-        for (schema, prefix) in [("postrider", ""), ("_", "_"), ("Shop1", "x_")] {
+        for (schema, prefix) in [("postrider", ""), ("_", "_"), ("Shop1", "x_"), ("Order-Box", "a-")] {
             assert!(Postgres::new(schema, prefix).is_ok(), "{schema} {prefix}");
         }
         let long = "a".repeat(64);
-        for schema in ["", "1a", "a-b", "a b", "größe", "x\"", "pg_temp", &long] {
+        for schema in ["", "1a", "-a", "a b", "größe", "x\"", "pg_temp", &long] {
             assert!(Postgres::new(schema, "").is_err(), "{schema:?}");
         }
         for prefix in ["1", "a.b", "a\"", &long[..41]] {

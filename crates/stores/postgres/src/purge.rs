@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// No lane, no floor: while no route is known nothing is removed.
-const FLOOR: &str = "
+pub(crate) const FLOOR: &str = "
 SELECT min(newest.lo)
   FROM {lane} AS lane
  CROSS JOIN LATERAL (SELECT lo

@@ -38,7 +38,7 @@ SET plan_cache_mode = force_generic_plan;
 SET default_transaction_isolation = 'read committed'";
 
 /// What the bounds of the reader rest on.
-const SEQUENCE: &str = "
+pub(crate) const SEQUENCE: &str = "
 SELECT seqincrement = 1 AND seqcache = 1 AND NOT seqcycle
   FROM pg_sequence
  WHERE seqrelid = '{seq}'::regclass";

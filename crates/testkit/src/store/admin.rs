@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::{Actor, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus},
+    doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
     lease::{Node, ReplayFilter, RouteSpec},
     log::Settlement,
@@ -340,6 +341,20 @@ pub async fn every_change_is_audited(store: Arc<dyn Fixture>) {
         assert!(entry.at.saturating_add(Duration::from_millis(2)) >= before, "an entry has its time");
     }
     assert_eq!(admin.audit(2).await.expect("audit").len(), 2, "no more entries than asked for");
+}
+
+/// In good health: in use, with something pending and something dead, which is an operator's daily business.
+pub async fn a_healthy_store_has_no_error(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true))]).await;
+    store.commit(several(3)).await;
+    let findings = store.admin().doctor(Thresholds::default()).await.expect("a doctor looks");
+    for finding in &findings {
+        assert_ne!(finding.severity, Severity::Error, "{finding:?}");
+        let told = [&finding.subject, &finding.detail, &finding.fix].iter().all(|text| !text.is_empty());
+        assert!(told && !finding.code.is_empty(), "a finding says what, why and what to do: {finding:?}");
+    }
+    assert!(findings.windows(2).all(|pair| pair[0].severity >= pair[1].severity), "worst first: {findings:?}");
 }
 
 /// A forgotten route is gone with all that it had; others are not touched.

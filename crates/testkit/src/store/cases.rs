@@ -114,6 +114,7 @@ macro_rules! store_conformance {
                 unknown_names_are_refused
                 every_change_is_audited
                 a_forgotten_route_is_gone
+                a_healthy_store_has_no_error
             }
             replay {
                 a_replay_reads_what_the_log_had

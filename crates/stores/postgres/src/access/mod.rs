@@ -83,6 +83,11 @@ impl Access {
         let options = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         Manager::from_config(self.config.clone(), self.tls.clone(), options)
     }
+
+    /// Whether what travels to another machine can be read on the way.
+    pub(crate) fn is_open_to_eavesdroppers(&self) -> bool {
+        matches!(self.tls, Tls::Off) && self.config.get_hosts().iter().any(is_remote)
+    }
 }
 
 /// The URL may hold a password, so errors do not repeat it.

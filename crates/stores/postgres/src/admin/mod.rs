@@ -1,6 +1,7 @@
 //! The operator's side: each look on one consistent state, each change with a trace in the audit record.
 
 mod act;
+mod doctor;
 mod overview;
 mod rows;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use postrider_core::{
     BoxFuture, Result,
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    doctor::{Finding, Thresholds},
     envelope::MessageId,
     parked::Ordinal,
 };
@@ -91,5 +93,11 @@ impl StoreAdmin for PostgresStore {
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
         transact!(self, look, "read the audit record", |db| act::audit(&db, limit))
+    }
+
+    fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            doctor::examine(self, thresholds).await.map_err(|fault| fault.into_error("examine the store"))
+        })
     }
 }

@@ -99,12 +99,15 @@ fn command(program: &str) -> Command {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL; `cargo xtask services up` installs it");
     let number = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
     let newest = versions.flatten().map(|entry| entry.path()).max_by_key(number).expect("a version of PostgreSQL");
-    let path = newest.join("bin").join(program);
+    as_user(&newest.join("bin").join(program))
+}
+
+fn as_user(program: &Path) -> Command {
     if !is_root() {
-        return Command::new(path);
+        return Command::new(program);
     }
     let mut command = Command::new("runuser");
-    command.args(["-u", USER, "--"]).arg(path);
+    command.args(["-u", USER, "--"]).arg(program);
     command
 }
 
@@ -132,4 +135,52 @@ fn is_root() -> bool {
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
+}
+
+/// A pooler in front of a server, which hands its sessions out by transaction. It ends with the value.
+pub(crate) struct Pooler {
+    child: std::process::Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl OwnServer {
+    pub(crate) fn pooler(&self) -> Pooler {
+        let (dir, port) = (directory(), free_port());
+        let here = dir.path().display();
+        let settings = format!(
+            "[databases]\npostgres = host=127.0.0.1 port={} user=postrider password={PASSWORD}\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+             logfile = {here}/log\nignore_startup_parameters = extra_float_digits\n",
+            self.port
+        );
+        let path = dir.path().join("pooler.ini");
+        std::fs::write(&path, settings).expect("write the pooler's settings");
+        own(&path);
+        let program = Path::new("/usr/sbin/pgbouncer");
+        assert!(program.exists(), "there is no pgbouncer; `cargo xtask services up` installs it");
+        let mut command = as_user(program);
+        let child = command.arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start the pooler");
+        let pooler = Pooler { child, port, _dir: dir };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(std::time::Instant::now() < deadline, "the pooler listens");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        pooler
+    }
+}
+
+impl Pooler {
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://postrider:{PASSWORD}@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        // `runuser` passes the signal on; killing it outright would leave the pooler behind.
+        let _ = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
 }

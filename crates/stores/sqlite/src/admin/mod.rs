@@ -1,6 +1,7 @@
 //! The operator's side: looking on a thread of its own, changing on the writer's, with a trace in the audit record.
 
 mod act;
+mod doctor;
 mod overview;
 mod rows;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use postrider_core::{
     BoxFuture, Result,
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    doctor::{Finding, Thresholds},
     envelope::MessageId,
     parked::Ordinal,
     time::Timestamp,
@@ -78,6 +80,16 @@ impl StoreAdmin for SqliteStore {
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
         Box::pin(self.inspector.run("read the audit record", move |db| act::audit(db, limit)))
+    }
+
+    fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            let mut findings =
+                self.inspector.run("examine the store", move |db| doctor::examine(db, thresholds)).await?;
+            findings.extend(self.writer.run("examine the store", doctor::limit).await?);
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+            Ok(findings)
+        })
     }
 }
 

@@ -1,0 +1,99 @@
+//! `postrider doctor`: what an operator should know of the store and of what is below it, each with a fix.
+//!
+//! A store that cannot be opened is a finding too: that is when people ask a doctor.
+
+use std::time::Duration;
+
+use clap::Args;
+use postrider::core::doctor::{Finding, Severity, Thresholds};
+use serde_json::json;
+
+use super::store::StoreArguments;
+use crate::{
+    exit::{Code, Failure, Outcome},
+    values,
+};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Transactions that have been open for longer are told of.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "1m")]
+    transaction_age: Duration,
+    /// Less free disk space than this is told of, where the store can see its disk.
+    #[arg(long, value_name = "SIZE", value_parser = values::size, default_value = "256MiB")]
+    disk_free: usize,
+    /// One JSON object on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let (findings, code) = match examine(arguments).await {
+        Ok(findings) => {
+            let healthy = findings.iter().all(|finding| finding.severity < Severity::Error);
+            (findings, if healthy { Code::Done } else { Code::Problem })
+        }
+        // What was asked wrongly is not the store's ill health.
+        Err(failure) if failure.code() == Code::Usage => return Err(failure),
+        Err(failure) => (vec![closed(&failure)], failure.code()),
+    };
+    if arguments.json {
+        println!("{}", json!({ "healthy": code == Code::Done, "findings": findings }));
+    } else {
+        print!("{}", as_text(&findings));
+    }
+    Ok(code)
+}
+
+async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
+    let thresholds =
+        Thresholds { transaction_age: arguments.transaction_age, disk_free_bytes: arguments.disk_free as u64 };
+    Ok(arguments.store.open().await?.admin.doctor(thresholds).await?)
+}
+
+fn closed(failure: &Failure) -> Finding {
+    let (code, fix) = match failure.code() {
+        Code::Unreachable => ("store-unreachable", "start it, or correct the address of `--store`"),
+        Code::Refused => {
+            ("store-refused", "the cause says who refuses; `postrider migrate status` tells of the schema")
+        }
+        _ => ("store-failed", "the cause says what has failed"),
+    };
+    let detail = failure.to_string();
+    let detail = detail.strip_prefix("error: ").unwrap_or(&detail).replace("\n  because: ", "; because: ");
+    Finding::new(code, Severity::Error, "store").detail(detail).fix(fix)
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { code, severity, subject, detail, fix } in findings {
+        text.push_str(&format!("{severity:8} {code}: {subject}\n         {detail}\n         fix: {fix}\n"));
+    }
+    let count = |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let [errors, warnings, notes] = [Severity::Error, Severity::Warning, Severity::Note].map(count);
+    text.push_str(&match findings {
+        [] => "nothing to complain about\n".to_owned(),
+        _ => format!("{}, {}, {}\n", plural(errors, "error"), plural(warnings, "warning"), plural(notes, "note")),
+    });
+    text
+}
+
+fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_told_with_their_fix() {
+        assert_eq!(as_text(&[]), "nothing to complain about\n");
+        let found = Finding::new("fsync-off", Severity::Warning, "fsync").detail("A crash loses.").fix("Switch it on.");
+        let expected = "warning  fsync-off: fsync\n         A crash loses.\n         fix: Switch it on.\n\
+                        0 errors, 1 warning, 0 notes\n";
+        assert_eq!(as_text(&[found]), expected);
+    }
+}

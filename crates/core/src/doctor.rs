@@ -1,0 +1,100 @@
+//! What a doctor finds: facts about a store that an operator should know, each with a cause and a fix.
+//!
+//! A store looks at itself and at the server or file below it, through
+//! [`StoreAdmin::doctor`](crate::admin::StoreAdmin::doctor). It changes nothing, and nobody acts on what it finds but a
+//! person: a finding is a sentence about what is, and a sentence about what to do.
+
+use std::{fmt, time::Duration};
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// It works, but a promise is weaker than it should be, or something is on its way to trouble.
+    Warning,
+    /// It does not work, or not for long.
+    Error,
+}
+
+impl Severity {
+    /// The lower-case name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One thing that an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// A stable name in lower case with hyphens, for alerts and for searching: `fsync-off`.
+    pub code: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about: a setting, a process, a table.
+    pub subject: String,
+    /// What is, and what follows from it. Never payloads or secrets.
+    pub detail: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+impl Finding {
+    /// A finding of any severity.
+    pub fn new(code: &'static str, severity: Severity, subject: impl Into<String>) -> Self {
+        Self { code, severity, subject: subject.into(), detail: String::new(), fix: String::new() }
+    }
+
+    /// What is, and what follows from it.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+}
+
+/// From where on something is worth telling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Transactions that have been open for longer hold something back. Default one minute.
+    pub transaction_age: Duration,
+    /// Less free disk space than this is too little, where the store can see the disk. Default 256 MiB.
+    pub disk_free_bytes: u64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { transaction_age: Duration::from_secs(60), disk_free_bytes: 256 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_is_the_greatest() {
+        assert_eq!([Severity::Warning, Severity::Error, Severity::Note].into_iter().max(), Some(Severity::Error));
+    }
+}

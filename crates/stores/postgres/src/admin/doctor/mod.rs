@@ -1,0 +1,28 @@
+//! What an operator should know of the server and of the store's tables: facts with a cause and a fix.
+//!
+//! Each file is one kind of fact. All of it is asked on connections of its own, straight and not from the pool, because
+//! what is between here and the server is one of the questions. Nothing is changed: what a role may not see is itself a
+//! finding.
+
+mod blockers;
+mod connection;
+mod privileges;
+mod ring;
+mod server;
+
+use postrider_core::doctor::{Finding, Thresholds};
+
+use crate::{PostgresStore, error::Work};
+
+pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Work<Vec<Finding>> {
+    let (access, dialect) = (&store.0.access, &store.0.dialect);
+    let client = access.client().await?;
+    let mut findings = Vec::new();
+    findings.extend(server::examine(&client, access).await?);
+    findings.extend(blockers::examine(&client, thresholds).await?);
+    findings.extend(privileges::examine(&client, dialect).await?);
+    findings.extend(ring::examine(&client, dialect, store.block_bits()).await?);
+    findings.extend(connection::examine(&client, access, dialect).await?);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}

@@ -1,0 +1,197 @@
+//! What the doctor finds, each fact caused on a real server.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/own_server.rs"]
+mod own_server;
+
+use std::time::Duration;
+
+use own_server::{OwnServer, PASSWORD};
+use postrider_core::{
+    admin::StoreAdmin,
+    doctor::{Finding, Severity, Thresholds},
+    lease::{Node, NodeId, Order, RouteSpec, Start},
+    log::Log,
+    topic::TopicFilter,
+};
+use postrider_store_postgres::{
+    Postgres, PostgresStore, connect,
+    migrations::{self, Roles},
+};
+
+const AT_ONCE: Thresholds = Thresholds { transaction_age: Duration::ZERO, disk_free_bytes: 0 };
+
+async fn findings(store: &PostgresStore, thresholds: Thresholds) -> Vec<Finding> {
+    let findings = store.doctor(thresholds).await.unwrap();
+    for finding in &findings {
+        assert!(!finding.detail.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+        assert!(!format!("{finding:?}").contains(PASSWORD), "{finding:?}");
+    }
+    findings
+}
+
+fn codes(findings: &[Finding]) -> Vec<&str> {
+    findings.iter().map(|finding| finding.code).collect()
+}
+
+fn of<'f>(findings: &'f [Finding], code: &str) -> &'f Finding {
+    findings.iter().find(|finding| finding.code == code).unwrap_or_else(|| panic!("no `{code}` in {findings:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_as_it_comes_gives_no_cause_for_concern() {
+    let server = OwnServer::start(&[]);
+    let store = PostgresStore::open(&server.url("127.0.0.1", "")).await.unwrap();
+    assert_eq!(findings(&store, Thresholds::default()).await, []);
+    let open = "hostaddr=127.0.0.1&sslmode=disable";
+    let remote = PostgresStore::open(&server.url("db.example", open)).await.unwrap();
+    assert_eq!(codes(&findings(&remote, Thresholds::default()).await), ["tls-off"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_lose_commits_are_named_and_so_is_a_standby() {
+    let server = OwnServer::start(&[("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!(codes(&found), ["fsync-off", "full-page-writes-off", "synchronous-commit-off"]);
+    assert!(found.iter().all(|finding| finding.severity == Severity::Warning));
+
+    let client = connect(&url).await.unwrap();
+    client
+        .batch_execute(
+            "CREATE ROLE \"Shop\"; ALTER ROLE \"Shop\" SET synchronous_commit = off;
+             ALTER DATABASE postgres SET synchronous_commit = off",
+        )
+        .await
+        .unwrap();
+    for sql in ["CREATE DATABASE elsewhere", "ALTER DATABASE elsewhere SET synchronous_commit = off"] {
+        client.batch_execute(sql).await.unwrap();
+    }
+    let found = findings(&store, Thresholds::default()).await;
+    let subjects: Vec<&str> =
+        found.iter().filter(|f| f.code == "synchronous-commit-off").map(|f| &*f.subject).collect();
+    assert_eq!(subjects, ["this session", "all roles in database postgres", "role \"Shop\""]);
+
+    let standby = server.standby();
+    let store = PostgresStore::builder(&standby.url("127.0.0.1", "")).migrate(false).open().await.unwrap();
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!((of(&found, "standby").severity, found[0].code), (Severity::Error, "standby"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_holds_something_back_is_named() {
+    let server = OwnServer::start(&[("max_prepared_transactions", "4")]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let (writer, reader, other) =
+        (connect(&url).await.unwrap(), connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    writer.batch_execute("BEGIN; CREATE TABLE mine (); SELECT 'what\nI did'").await.unwrap();
+    reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await.unwrap();
+    other.batch_execute("BEGIN; CREATE TABLE theirs (); PREPARE TRANSACTION 'it''s mine'").await.unwrap();
+    other.batch_execute("SELECT pg_create_physical_replication_slot('left_behind', true)").await.unwrap();
+
+    let found = findings(&store, AT_ONCE).await;
+    let pid = async |client: &tokio_postgres::Client| -> i32 {
+        client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
+    };
+    let (writer_pid, reader_pid) = (pid(&writer).await, pid(&reader).await);
+    let open = |pid: i32| {
+        let subject = format!("pid {pid}");
+        found.iter().find(|f| f.code == "open-transaction" && f.subject == subject).expect("named").clone()
+    };
+    let writing = open(writer_pid);
+    for part in ["postrider in postgres", "idle in transaction", "retention", "SELECT 'what I did'"] {
+        assert!(writing.detail.contains(part), "{part}: {writing:?}");
+    }
+    assert!(writing.fix.contains(&format!("pg_terminate_backend({writer_pid})")), "{writing:?}");
+    assert!(open(reader_pid).detail.contains("cleaning"), "a snapshot holds back other things");
+    let prepared = of(&found, "prepared-transaction");
+    assert!(prepared.fix.contains("ROLLBACK PREPARED 'it''s mine'"), "{prepared:?}");
+    assert!(of(&found, "idle-replication-slot").fix.contains("pg_drop_replication_slot('left_behind')"));
+
+    // What is young is nobody's business.
+    assert_eq!(codes(&findings(&store, Thresholds::default()).await), ["idle-replication-slot"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_privileges_are_listed() {
+    let server = OwnServer::start(&[]);
+    let admin_url = server.url("127.0.0.1", "");
+    PostgresStore::open(&admin_url).await.unwrap();
+    let admin = connect(&admin_url).await.unwrap();
+    let names = Roles::default();
+    for role in [names.app, names.relay, names.viewer, names.migrate] {
+        admin.batch_execute(&format!("CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")).await.unwrap();
+    }
+    admin.batch_execute(&migrations::roles(&Postgres::default(), &names).unwrap()).await.unwrap();
+    let open = async |role: &str| {
+        let url = admin_url.replace("postgres://postrider:", &format!("postgres://{role}:"));
+        PostgresStore::builder(&url).migrate(false).open().await
+    };
+
+    let relay = open(names.relay).await.unwrap();
+    let told = findings(&relay, Thresholds::default()).await;
+    assert_eq!(codes(&told), ["activity-hidden"], "a relay lacks nothing, and sees no others");
+    let viewer = open(names.viewer).await.unwrap();
+    assert_eq!(of(&findings(&viewer, Thresholds::default()).await, "viewer").severity, Severity::Note);
+    admin.batch_execute(&format!("GRANT pg_read_all_stats TO {}", names.relay)).await.unwrap();
+    assert_eq!(findings(&relay, Thresholds::default()).await, []);
+
+    admin.batch_execute(&format!("REVOKE TRUNCATE ON postrider.log_3 FROM {}", names.relay)).await.unwrap();
+    admin.batch_execute(&format!("REVOKE USAGE ON SEQUENCE postrider.ordinal FROM {}", names.relay)).await.unwrap();
+    let found = findings(&relay, Thresholds::default()).await;
+    let missing = of(&found, "missing-privileges");
+    assert_eq!(missing.severity, Severity::Error);
+    for part in ["TRUNCATE on \"postrider\".\"log_3\"", "USAGE on \"postrider\".\"ordinal\""] {
+        assert!(missing.detail.contains(part), "{part}: {missing:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_goes_round_and_an_altered_sequence_are_named() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::builder(&url).block_bits(2).open().await.unwrap();
+    let lease_life = Duration::from_secs(3600);
+    let standstills = Vec::new();
+    let node = Node { id: NodeId::generate(), name: "n".into(), routes: vec!["r".into()], lease_life, standstills };
+    let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
+    store.register(&node, &[RouteSpec { name: "r".into(), topics, order, lanes: 1, start }]).await.unwrap();
+    let client = connect(&url).await.unwrap();
+    let enqueue = async |count: i32| {
+        let sql = "SELECT postrider.enqueue(topic => 'orders', name => 'n', payload => ''::bytea) FROM generate_series(1, $1)";
+        client.query(sql, &[&count]).await.unwrap();
+    };
+    enqueue(20).await;
+    assert_eq!(findings(&store, Thresholds::default()).await, [], "five blocks of four are in five leaves");
+    enqueue(8).await;
+    assert_eq!(codes(&findings(&store, Thresholds::default()).await), ["ring-filling"]);
+    enqueue(8).await;
+    let found = findings(&store, Thresholds::default()).await;
+    let wrapped = of(&found, "ring-wrapped");
+    assert!(wrapped.subject.contains('0') && wrapped.detail.contains("9 blocks behind"), "{wrapped:?}");
+
+    client.batch_execute("ALTER SEQUENCE postrider.seq CACHE 10").await.unwrap();
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!(found[0].code, "sequence-altered");
+    client.batch_execute(found[0].fix.split('`').nth(1).unwrap()).await.unwrap();
+    assert_eq!(
+        codes(&findings(&store, Thresholds::default()).await),
+        ["ring-wrapped"],
+        "the fix works as it is written"
+    );
+}
+
+/// A pooler that gives the same session of the server to several connections, one transaction at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_in_between_is_noticed() {
+    let server = OwnServer::start(&[("password_encryption", "md5")]);
+    let direct = server.url("127.0.0.1", "");
+    migrations::up(&direct, &Postgres::default()).await.unwrap();
+    let pooler = server.pooler();
+    let store = PostgresStore::builder(&pooler.url()).migrate(false).connections_max(1).open().await.unwrap();
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!(codes(&found), ["pooler", "listen-broken"]);
+    assert_eq!(found[0].severity, Severity::Error);
+}
