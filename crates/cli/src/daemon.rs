@@ -31,7 +31,10 @@ pub(crate) fn run(config: &Config) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
-    runtime.block_on(serve(config))
+    let outcome = runtime.block_on(serve(config));
+    // A write to a destination that stands still must not keep the process.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Log lines go to standard error, because standard output may be a route's destination. `RUST_LOG` chooses.
@@ -56,6 +59,7 @@ async fn serve(config: &Config) -> Outcome {
         tokio::spawn(admin::serve(listener, token, admin::scraper(metrics), vec![watched]))
     });
     info!(node = %handle.node(), routes = config.routes.len(), "relay starts");
+    let stats = handle.clone();
     let drainer = tokio::spawn(async move {
         let mut stop = stop;
         stop.next().await;
@@ -71,6 +75,10 @@ async fn serve(config: &Config) -> Outcome {
         server.abort();
     }
     ended?;
+    if stats.stats().undrained() > 0 {
+        let message = "the drain deadline has passed; what was in flight will be published again";
+        return Err(Failure::new(Code::Problem, message));
+    }
     info!("relay has stopped");
     Ok(Code::Done)
 }

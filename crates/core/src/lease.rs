@@ -9,7 +9,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{admin::in_words, key::KeyHash, standstill::Standstill, time::Timestamp, topic::TopicFilter};
+use crate::{
+    Error, Result,
+    admin::in_words,
+    key::KeyHash,
+    standstill::Standstill,
+    time::Timestamp,
+    topic::{TopicFilter, check_name},
+};
 
 /// One process that runs a relay. A restart is another node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -112,6 +119,32 @@ pub struct RouteSpec {
     pub lanes: u32,
     /// Where it begins when the store sees it for the first time.
     pub start: Start,
+}
+
+/// How many lanes a route may have.
+pub const LANES_MAX: u32 = 1024;
+
+impl RouteSpec {
+    /// Refuses what no store can register, so that all of them refuse the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is none, if there are no lanes or more than
+    /// [`LANES_MAX`], or several with total order.
+    pub fn check(&self) -> Result<()> {
+        check_name("route", &self.name)?;
+        if self.lanes == 0 || self.lanes > LANES_MAX {
+            return Err(Error::invalid("a route has at least one lane and no more than the limit")
+                .with("route", &self.name)
+                .with("lanes", self.lanes)
+                .with("lanes_max", LANES_MAX));
+        }
+        if self.order == Order::Total && self.lanes != 1 {
+            return Err(Error::invalid("a route with total order has one lane")
+                .with("route", &self.name)
+                .with("lanes", self.lanes));
+        }
+        Ok(())
+    }
 }
 
 /// What a replay delivers again. Empty fields choose everything.

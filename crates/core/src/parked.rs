@@ -20,7 +20,10 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{key::KeyHash, log::RecordRef};
+use crate::{
+    key::KeyHash,
+    log::{Record, RecordRef},
+};
 
 /// Place of a row among the parked rows of its route; given by the store, ascending in the order of parking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -232,4 +235,32 @@ pub struct DueLimit {
     /// Bytes ([`Envelope::weight`](crate::envelope::Envelope::weight)) of all rows together at most. At least one row is
     /// returned even if that one is larger; a line that is cut short by this has `more` set.
     pub bytes: usize,
+}
+
+impl DueLimit {
+    /// The bytes of one read, to be taken row by row.
+    #[must_use]
+    pub fn room(self) -> DueRoom {
+        DueRoom { bytes: self.bytes, used: false }
+    }
+}
+
+/// What is left of a due read's bytes. The first row always fits.
+#[derive(Debug)]
+pub struct DueRoom {
+    bytes: usize,
+    used: bool,
+}
+
+impl DueRoom {
+    /// Takes the room of a row. `false`: there is not enough left, and nothing is taken.
+    pub fn take(&mut self, row: &Record) -> bool {
+        let weight = row.envelope.weight();
+        if self.used && weight > self.bytes {
+            return false;
+        }
+        self.used = true;
+        self.bytes = self.bytes.saturating_sub(weight);
+        true
+    }
 }

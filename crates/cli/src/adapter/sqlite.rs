@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
     core::BoxFuture,
-    sqlite::{PREFIX, Sqlite, SqliteStore, migrations},
+    sqlite::{self, PREFIX, Sqlite, SqliteStore, migrations},
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -35,14 +35,7 @@ impl StoreAdapter for Adapter {
     fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
         must_exist(place)?;
         let outbox = Outbox::new(dialect(place)?);
-        let failed = |error: rusqlite::Error| {
-            let kind = match error.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::ReadOnly) => ErrorKind::Denied,
-                Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => ErrorKind::Corrupt,
-                _ => ErrorKind::Unavailable,
-            };
-            Error::new(kind, "enqueue").with("file", &place.path).caused_by(error)
-        };
+        let failed = |error| sqlite::error(error, "enqueue").with("file", &place.path);
         let mut connection = Connection::open(&place.path).map_err(failed)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;

@@ -73,6 +73,24 @@ fn a_second_signal_ends_a_drain_that_hangs() {
 }
 
 #[test]
+fn a_drain_that_misses_its_deadline_is_a_problem() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(5_000, 1);
+    let text = config(1, None).replace("file:arrivals.ndjson", "stdout");
+    workplace.write("late.toml", text.replace("[relay]", "[relay]\ndrain_deadline = \"200ms\""));
+    // Nobody reads this pipe: once it is full, the destination stands still.
+    let mut command = workplace.command(&["run", "--config", "late.toml"]);
+    let log = std::fs::File::create(workplace.path("late.log")).unwrap();
+    let mut daemon = Daemon::around(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
+    wait_until("the pipe is full", || daemon.output_waiting() > 60_000);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(1));
+    let told = std::fs::read_to_string(workplace.path("late.log")).unwrap();
+    assert!(told.contains("error: the drain deadline has passed"), "{told}");
+}
+
+#[test]
 fn two_daemons_share_lanes_and_survive_that_one_sleeps_beyond_its_lease() {
     let workplace = Workplace::new();
     let mut producer = workplace.migrated();

@@ -203,6 +203,7 @@ pub struct Stats {
     pub(crate) lanes: AtomicU64,
     /// Microseconds on the runtime's clock, and one: 0 is never.
     pub(crate) heartbeat_at: AtomicU64,
+    pub(crate) undrained: AtomicU64,
 }
 
 impl Stats {
@@ -234,6 +235,13 @@ impl Stats {
     #[must_use]
     pub fn fenced(&self) -> u64 {
         self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// Lanes that did not finish what was in flight before the drain deadline passed: the next owner publishes it again.
+    /// Counted when the relay stops.
+    #[must_use]
+    pub fn undrained(&self) -> u64 {
+        self.undrained.load(Ordering::Relaxed)
     }
 
     /// Lanes that this node owns now.

@@ -258,20 +258,25 @@ impl Supervisor {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.leave = true);
         }
-        let mut beat_at = began + every;
+        let (mut beat_at, mut undrained) = (began + every, 0);
         // Lanes have the deadline themselves; one more second for a driver that does not come back at all.
         let give_up_at = began + ticks(self.context.options.drain_deadline) + ticks(Duration::from_secs(1));
         while !self.running.is_empty() && self.context.now() < give_up_at {
             let context = Arc::clone(&self.context);
             tokio::select! {
                 biased;
-                Some((lane, ended)) = self.ended.recv() => self.lane_ended(&lane, ended).await,
+                Some((lane, ended)) = self.ended.recv() => {
+                    undrained += u64::from(matches!(ended, Ended::Deadline));
+                    self.lane_ended(&lane, ended).await;
+                }
                 () = context.sleep_until(beat_at.min(give_up_at)) => {
                     self.beat(true).await;
                     beat_at = self.context.now() + every;
                 }
             }
         }
+        undrained += self.running.len() as u64;
+        self.context.stats.undrained.store(undrained, std::sync::atomic::Ordering::Relaxed);
         if let Err(error) = self.context.log.retire(self.node.id).await {
             self.context.failed("retire", &error); // its leases run out by themselves
         }

@@ -25,6 +25,7 @@ impl Log for MemoryStore {
 
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            routes.iter().try_for_each(RouteSpec::check)?;
             self.transact(|state, now| state.register(node, routes, now));
             self.ring();
             Ok(())

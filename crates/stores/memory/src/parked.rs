@@ -9,7 +9,7 @@ use postrider_core::{
     envelope::MessageId,
     key::KeyHash,
     log::{Record, RecordRef},
-    parked::{BlockedKey, Cause, DueLimit, DueLine, DuePage, DueRow, Ordinal, Parked, ParkedState},
+    parked::{BlockedKey, Cause, DueLimit, DueLine, DuePage, DueRoom, DueRow, Ordinal, Parked, ParkedState},
     time::Timestamp,
 };
 
@@ -165,13 +165,13 @@ impl ParkedRows {
         waiting.sort_by_key(|(due_at, ordinal, _)| (*due_at, *ordinal));
 
         let mut page = DuePage::default();
-        let mut room = Room { bytes: limit.bytes, used: false };
+        let mut room = limit.room();
         for (due_at, ordinal, line) in waiting {
             let taken = match line {
                 _ if due_at > now => false,
                 Some(_) if page.lines.len() >= limit.lines as usize => false,
                 None if page.timed.len() >= limit.lines as usize => false,
-                _ => room.take(&self.rows[&ordinal]),
+                _ => room.take(&self.rows[&ordinal].record),
             };
             match line {
                 _ if !taken => {
@@ -192,7 +192,7 @@ impl ParkedRows {
         key: KeyHash,
         line: &BTreeSet<Ordinal>,
         per_line: u32,
-        room: &mut Room,
+        room: &mut DueRoom,
         now: Timestamp,
     ) -> DueLine {
         let per_line = per_line.max(1) as usize;
@@ -200,7 +200,7 @@ impl ParkedRows {
         for ordinal in line.iter().take(per_line) {
             let row = &self.rows[ordinal];
             let head = rows.is_empty();
-            if !head && (row.due_at.is_none_or(|due_at| due_at > now) || !room.take(row)) {
+            if !head && (row.due_at.is_none_or(|due_at| due_at > now) || !room.take(&row.record)) {
                 break;
             }
             rows.push(self.due_row(*ordinal, now));
@@ -236,24 +236,6 @@ impl ParkedRows {
     fn next_ordinal(&mut self) -> Ordinal {
         self.last += 1;
         Ordinal(self.last)
-    }
-}
-
-/// What is left of a due read's bytes. The first row always fits.
-struct Room {
-    bytes: usize,
-    used: bool,
-}
-
-impl Room {
-    fn take(&mut self, row: &Row) -> bool {
-        let weight = row.record.envelope.weight();
-        if self.used && weight > self.bytes {
-            return false;
-        }
-        self.used = true;
-        self.bytes = self.bytes.saturating_sub(weight);
-        true
     }
 }
 

@@ -7,7 +7,7 @@ use postrider_core::{
     key::KeyHash,
     lease::Lease,
     log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRow},
+    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
     time::Timestamp,
 };
 use tokio_postgres::Row;
@@ -95,7 +95,7 @@ pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit) -> Work<Due
     waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
 
     let read = DueRead { db, lease, now };
-    let mut room = Room { bytes: limit.bytes, used: false };
+    let mut room = limit.room();
     let mut page = DuePage::default();
     for row in waiting {
         let taken = if row.wake_at > now {
@@ -163,7 +163,7 @@ struct DueRead<'a> {
 
 impl DueRead<'_> {
     /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
-    async fn line(&self, key: KeyHash, per_line: u32, room: &mut Room) -> Work<Option<DueLine>> {
+    async fn line(&self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
         let per_line = per_line.max(1);
         let route = &*self.lease.lane.route;
         let rows = self.db.query(LINE, &[&route, &key.as_i64(), &(i64::from(per_line) + 1)]).await?;
@@ -175,7 +175,7 @@ impl DueRead<'_> {
                 break;
             }
             let found = self.row(&row)?;
-            if !room.take(&found) {
+            if !room.take(&found.record) {
                 line.more = true;
                 break;
             }
@@ -185,10 +185,10 @@ impl DueRead<'_> {
     }
 
     /// One row in no line. `None`: there is no room left, or it is gone.
-    async fn timed(&self, ordinal: i64, room: &mut Room) -> Work<Option<DueRow>> {
+    async fn timed(&self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
         let Some(row) = self.db.query_opt(ROW, &[&ordinal]).await? else { return Ok(None) };
         let found = self.row(&row)?;
-        Ok(room.take(&found).then_some(found))
+        Ok(room.take(&found.record).then_some(found))
     }
 
     fn row(&self, row: &Row) -> Work<DueRow> {
@@ -207,24 +207,6 @@ impl DueRead<'_> {
             record: RecordRef::single(record),
             attempts: unsigned(row.try_get(1)?),
         })
-    }
-}
-
-/// What is left of a due read's bytes. The first row always fits.
-struct Room {
-    bytes: usize,
-    used: bool,
-}
-
-impl Room {
-    fn take(&mut self, row: &DueRow) -> bool {
-        let weight = row.record.envelope.weight();
-        if self.used && weight > self.bytes {
-            return false;
-        }
-        self.used = true;
-        self.bytes = self.bytes.saturating_sub(weight);
-        true
     }
 }
 

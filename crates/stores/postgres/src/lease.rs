@@ -8,11 +8,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, Lease, Node, NodeId, Order, Reader, RouteSpec, Start},
+    lease::{Epoch, LaneId, Lease, Node, NodeId, Reader, RouteSpec, Start},
     log::Cursor,
     standstill::Standstill,
     time::Timestamp,
-    topic::check_name,
 };
 use uuid::Uuid;
 
@@ -25,9 +24,6 @@ use crate::{
     route::{Route, unknown},
     values::Instant,
 };
-
-/// How many lanes a route may have.
-pub const LANES_MAX: u32 = 1024;
 
 const SEE: &str = "
 INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -80,7 +76,7 @@ pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], beg
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for.
 async fn register_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<()> {
-    check(spec)?;
+    spec.check()?;
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
     if is_as_before(Route::find(db, &spec.name).await?.as_ref(), spec, &reader) {
         return Ok(());
@@ -114,22 +110,6 @@ fn everywhere(spec: &RouteSpec, cursor: Cursor) -> Vec<Cursor> {
 
 fn is_as_before(known: Option<&Route>, spec: &RouteSpec, reader: &Reader) -> bool {
     known.is_some_and(|known| known.lanes == spec.lanes && known.reader == *reader)
-}
-
-pub(crate) fn check(spec: &RouteSpec) -> Result<(), Error> {
-    check_name("route", &spec.name)?;
-    if spec.lanes == 0 || spec.lanes > LANES_MAX {
-        return Err(Error::invalid("a route has at least one lane and no more than the limit")
-            .with("route", &spec.name)
-            .with("lanes", spec.lanes)
-            .with("lanes_max", LANES_MAX));
-    }
-    if spec.order == Order::Total && spec.lanes != 1 {
-        return Err(Error::invalid("a route with total order has one lane")
-            .with("route", &spec.name)
-            .with("lanes", spec.lanes));
-    }
-    Ok(())
 }
 
 /// Where all lanes of a route have settled everything. A single lane's cursor stays as it is, byte for byte.

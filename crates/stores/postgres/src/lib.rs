@@ -113,7 +113,6 @@ pub use crate::{
     debezium::{DebeziumOutbox, PayloadType},
     dialect::{PREFIX_BYTES_MAX, Postgres, SCHEMA, SCHEMA_BYTES_MAX},
     error::error,
-    lease::LANES_MAX,
     quote::Table,
     wake::{Notifier, Waker},
 };

@@ -6,7 +6,7 @@ use postrider_core::{
     key::KeyHash,
     lease::Lease,
     log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRow},
+    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
     time::Timestamp,
 };
 use rusqlite::{Row, params};
@@ -66,7 +66,7 @@ pub(crate) fn due(db: &Db, lease: &Lease, limit: DueLimit, now: Timestamp) -> Wo
     waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
 
     let read = DueRead { db, lease, now };
-    let mut room = Room { bytes: limit.bytes, used: false };
+    let mut room = limit.room();
     let mut page = DuePage::default();
     for row in waiting {
         let taken = if row.wake_at > now {
@@ -126,7 +126,7 @@ struct DueRead<'a> {
 
 impl DueRead<'_> {
     /// The head of a line and as many behind it as may follow. `None`: there is no room left.
-    fn line(&self, key: KeyHash, per_line: u32, room: &mut Room) -> Work<Option<DueLine>> {
+    fn line(&self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
         let per_line = per_line.max(1);
         let mut statement = self.db.statement(LINE)?;
         let mut rows = statement.query(params![&*self.lease.lane.route, key.as_i64(), i64::from(per_line) + 1])?;
@@ -139,7 +139,7 @@ impl DueRead<'_> {
                 break;
             }
             let found = self.row(row)?;
-            if !room.take(&found) {
+            if !room.take(&found.record) {
                 line.more = true;
                 break;
             }
@@ -149,12 +149,12 @@ impl DueRead<'_> {
     }
 
     /// One row in no line. `None`: there is no room left.
-    fn timed(&self, ordinal: i64, room: &mut Room) -> Work<Option<DueRow>> {
+    fn timed(&self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
         let mut statement = self.db.statement(ROW)?;
         let mut rows = statement.query([ordinal])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         let found = self.row(row)?;
-        Ok(room.take(&found).then_some(found))
+        Ok(room.take(&found.record).then_some(found))
     }
 
     fn row(&self, row: &Row<'_>) -> Work<DueRow> {
@@ -169,24 +169,6 @@ impl DueRead<'_> {
             envelope,
         };
         Ok(DueRow { ordinal: ordinal(row.get(0)?), record: RecordRef::single(record), attempts: row.get(1)? })
-    }
-}
-
-/// What is left of a due read's bytes. The first row always fits.
-struct Room {
-    bytes: usize,
-    used: bool,
-}
-
-impl Room {
-    fn take(&mut self, row: &DueRow) -> bool {
-        let weight = row.record.envelope.weight();
-        if self.used && weight > self.bytes {
-            return false;
-        }
-        self.used = true;
-        self.bytes = self.bytes.saturating_sub(weight);
-        true
     }
 }
 

@@ -53,7 +53,13 @@ pub(crate) fn corrupt(what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Translates an error of rusqlite.
+/// Translates an error of rusqlite by its code, for whoever commits a transaction with messages in it. `operation` is what
+/// was being done.
+#[must_use]
+pub fn error(error: rusqlite::Error, operation: &'static str) -> Error {
+    from_rusqlite(error, operation)
+}
+
 pub(crate) fn from_rusqlite(error: rusqlite::Error, operation: &'static str) -> Error {
     use rusqlite::Error as E;
     if let Some(code) = code_of(&error) {

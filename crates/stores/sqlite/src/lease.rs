@@ -11,10 +11,9 @@ use std::{
 
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Roster, RouteSpec, Start},
+    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
     standstill::Standstill,
     time::Timestamp,
-    topic::check_name,
 };
 use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
@@ -24,9 +23,6 @@ use crate::{
     route::{ROUTE, Route, draw},
     worker::Db,
 };
-
-/// How many lanes a route may have.
-pub const LANES_MAX: u32 = 1024;
 
 const SEE: &str = "
 INSERT INTO {p}node (id, name, routes, lease_life, standstills, seen_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -79,7 +75,7 @@ pub(crate) fn register(db: &Db, node: &Node, routes: &[RouteSpec], now: Timestam
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
 fn register_route(db: &Db, spec: &RouteSpec) -> Work<()> {
-    check(spec)?;
+    spec.check()?;
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
     let known = Route::find(db, &spec.name)?;
     if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
@@ -99,22 +95,6 @@ fn register_route(db: &Db, spec: &RouteSpec) -> Work<()> {
     };
     db.statement(DROP_LANES)?.execute([&*spec.name])?;
     add_lanes(db, &spec.name, spec.lanes, begin)
-}
-
-fn check(spec: &RouteSpec) -> Result<(), Error> {
-    check_name("route", &spec.name)?;
-    if spec.lanes == 0 || spec.lanes > LANES_MAX {
-        return Err(Error::invalid("a route has at least one lane and no more than the limit")
-            .with("route", &spec.name)
-            .with("lanes", spec.lanes)
-            .with("lanes_max", LANES_MAX));
-    }
-    if spec.order == Order::Total && spec.lanes != 1 {
-        return Err(Error::invalid("a route with total order has one lane")
-            .with("route", &spec.name)
-            .with("lanes", spec.lanes));
-    }
-    Ok(())
 }
 
 /// Free lanes under a fresh epoch, all at the same place.

@@ -66,8 +66,8 @@ use crate::worker::Worker;
 pub use crate::{
     config::Builder,
     dialect::{Clock, PREFIX, PREFIX_BYTES_MAX, Sqlite},
+    error::error,
     group::GroupCommit,
-    lease::LANES_MAX,
     wake::Waker,
 };
 

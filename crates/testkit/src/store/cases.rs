@@ -45,6 +45,7 @@ macro_rules! store_conformance {
                 the_roster_lists_every_lane
                 racing_nodes_have_one_winner
                 registering_again_changes_nothing
+                a_route_that_cannot_be_is_refused
                 a_route_takes_new_topics
                 a_changed_reader_fences_every_owner
                 a_forgotten_route_stays_closed_to_its_former_owner

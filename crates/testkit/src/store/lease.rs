@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::Actor,
-    lease::{LaneStanding, Node, NodeId, Order, Roster, RouteSpec},
+    lease::{LANES_MAX, LaneStanding, Node, NodeId, Order, Roster, RouteSpec},
     log::{Log, Settlement},
 };
 
@@ -243,6 +243,23 @@ pub async fn racing_nodes_have_one_winner(store: Arc<dyn Fixture>) {
         assert_eq!(winners.len(), 1, "round {round}: exactly one of eight racing nodes must win the lane");
         store.log().retire(winners[0]).await.expect("retire");
     }
+}
+
+/// Every store refuses the same, and is left as it was.
+pub async fn a_route_that_cannot_be_is_refused(store: Arc<dyn Fixture>) {
+    let impossible = [
+        RouteSpec { lanes: 0, ..route("r") },
+        RouteSpec { lanes: LANES_MAX + 1, ..route("r") },
+        RouteSpec { lanes: 2, order: Order::Total, ..route("r") },
+        route("not a name"),
+    ];
+    for spec in impossible {
+        let refused =
+            store.log().register(&node(&["r"], HOUR), std::slice::from_ref(&spec)).await.expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{spec:?}: {refused:?}");
+    }
+    let routes = store.admin().overview().await.expect("an overview").routes;
+    assert!(routes.is_empty(), "what was refused is not there: {routes:?}");
 }
 
 /// Registering the same again changes nothing.
