@@ -237,8 +237,7 @@ fn read_route(section: &mut Section<'_, '_>) -> RouteConfig {
         }
         let wrong: Vec<String> = patterns
             .iter()
-            .filter_map(|pattern| TopicPattern::new(pattern).err())
-            .map(|error| error.to_string())
+            .filter_map(|pattern| Some(format!("`{pattern}`: {}", TopicPattern::new(pattern).err()?)))
             .collect();
         if wrong.is_empty() { Ok(patterns) } else { Err(wrong.join("; ")) }
     });

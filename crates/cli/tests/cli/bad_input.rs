@@ -109,7 +109,7 @@ fn a_file_that_is_no_database() {
         &workplace,
         &enqueue("sqlite:app.db", "{}"),
         3,
-        "error: enqueue (file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+        "error: enqueue (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
     );
     refused(
         &workplace,

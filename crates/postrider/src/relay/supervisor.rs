@@ -280,8 +280,14 @@ impl Supervisor {
         if let Err(error) = self.context.log.retire(self.node.id).await {
             self.context.failed("retire", &error); // its leases run out by themselves
         }
+        // A destination that stands still does not close either, and must not keep the relay.
+        let close_by = give_up_at.max(self.context.now() + ticks(Duration::from_secs(1)));
         for route in self.routes.values() {
-            route.publisher.close().await?;
+            tokio::select! {
+                biased;
+                closed = route.publisher.close() => closed?,
+                () = self.context.sleep_until(close_by) => {}
+            }
         }
         let drained_in = Duration::from_micros(self.context.now() - began);
         self.context.observer.observe(&Event::Stopped { drained_in });
