@@ -22,7 +22,10 @@ pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Wo
     findings.extend(blockers::examine(&client, thresholds).await?);
     findings.extend(privileges::examine(&client, dialect).await?);
     findings.extend(ring::examine(&client, dialect, store.block_bits()).await?);
-    findings.extend(connection::examine(&client, access, dialect).await?);
+    // A standby neither listens nor announces.
+    if findings.iter().all(|finding: &Finding| finding.code != "standby") {
+        findings.extend(connection::examine(&client, access, dialect).await?);
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
 }
