@@ -220,7 +220,10 @@ fn install(what: &str, package: &str) -> Result<()> {
         let sudo = answers("sudo");
         let (program, first) = if sudo { ("sudo", Some("apt-get")) } else { ("apt-get", None) };
         let arguments = first.iter().chain(arguments).map(ToString::to_string).collect::<Vec<_>>();
-        Step::new(&format!("install {what}"), program).env("DEBIAN_FRONTEND", "noninteractive").args(arguments).run()
+        Step::new(&format!("install {what}"), program)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(arguments)
+            .run_aside()
     };
     privileged(&["update"])?;
     privileged(&["install", "--yes", package])

@@ -52,6 +52,18 @@ impl Step {
         Ok(())
     }
 
+    /// As [`Self::run`], with what it prints on standard error: for steps on the way to something whose standard output counts.
+    pub(crate) fn run_aside(self) -> Result<()> {
+        self.announce();
+        let mut command = self.command();
+        command.stdout(std::io::stderr());
+        let status = command.status().with_context(|| format!("`{}` cannot be started", self.name))?;
+        if !status.success() {
+            bail!("`{}` failed ({status})", self.name);
+        }
+        Ok(())
+    }
+
     /// Runs it and returns its standard output.
     pub(crate) fn output(self) -> Result<String> {
         self.announce();

@@ -78,7 +78,7 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
     settings.push(format!("-c unix_socket_directories={}", dir.display()));
     let log = dir.join("log").display().to_string();
     let start = ["start", "-w", "-D", &data, "-l", &log, "-o", &settings.join(" ")].map(str::to_owned);
-    server(&programs, "pg_ctl").args(start).run()?;
+    server(&programs, "pg_ctl").args(start).run_aside()?;
     let pid = fs::read_to_string(dir.join("data/postmaster.pid"))
         .context("the server runs but has left no postmaster.pid")?
         .lines()
@@ -92,7 +92,7 @@ fn down(started: &Started) -> Result<()> {
     if is_up(started) {
         let programs = programs().context("the server's own programs are gone")?;
         let data = started.dir.join("data").display().to_string();
-        server(&programs, "pg_ctl").args(["stop", "-w", "-m", "fast", "-D", &data].map(str::to_owned)).run()?;
+        server(&programs, "pg_ctl").args(["stop", "-w", "-m", "fast", "-D", &data].map(str::to_owned)).run_aside()?;
     }
     if started.dir.exists() {
         fs::remove_dir_all(&started.dir).with_context(|| format!("remove {}", started.dir.display()))?;
@@ -145,9 +145,9 @@ fn directory() -> Result<PathBuf> {
 fn own(path: &Path) -> Result<()> {
     let path = path.display().to_string();
     if is_root() {
-        Step::new("chown", "chown").args([USER.to_owned(), path.clone()]).run()?;
+        Step::new("chown", "chown").args([USER.to_owned(), path.clone()]).run_aside()?;
     }
-    Step::new("chmod", "chmod").args(["go=".to_owned(), path]).run()
+    Step::new("chmod", "chmod").args(["go=".to_owned(), path]).run_aside()
 }
 
 fn password() -> Result<String> {
