@@ -258,7 +258,10 @@ impl Supervisor {
         for running in self.running.values() {
             running.orders.send_modify(|orders| orders.leave = true);
         }
-        let (mut beat_at, mut undrained) = (began + every, 0);
+        // From here on others share the lanes among themselves: otherwise those that are given back at once would wait, as
+        // our share, until the slowest lane has drained.
+        self.node.routes.clear();
+        let (mut beat_at, mut undrained) = (began, 0);
         // Lanes have the deadline themselves; one more second for a driver that does not come back at all.
         let give_up_at = began + ticks(self.context.options.drain_deadline) + ticks(Duration::from_secs(1));
         while !self.running.is_empty() && self.context.now() < give_up_at {

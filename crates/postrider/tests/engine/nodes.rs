@@ -10,6 +10,7 @@ use crate::support::{Broker, Place, Running, Seen, Stuck, message, options, rout
 on_every_store!(
     relays_share_the_lanes_and_take_over_from_one_that_leaves,
     a_drained_relay_hands_over_without_duplicates,
+    one_that_drains_slowly_leaves_its_share_to_others_at_once,
     changing_the_number_of_lanes_fences_their_owners_and_loses_nothing,
 );
 on_every_store_with_its_clock!(dropping_a_relay_is_a_crash_and_the_next_one_takes_over);
@@ -58,6 +59,25 @@ async fn relays_share_the_lanes_and_take_over_from_one_that_leaves(place: Place)
     let overview = place.overview().await;
     assert!(overview.nodes.is_empty(), "both have said goodbye");
     assert!(overview.routes[0].lanes.iter().all(|lane| lane.owner.is_none()));
+}
+
+async fn one_that_drains_slowly_leaves_its_share_to_others_at_once(place: Place) {
+    let (good, stuck) = (Broker::new(), Broker::new());
+    stuck.stick(Stuck::Everything);
+    let routes = || [route("good", &good).lanes(4), route("stuck", &stuck).publish_timeout(Duration::from_hours(1))];
+    let leaving = Running::start(&place.log, routes());
+    until("it to own all", async || leaving.stats().lanes() == 5).await;
+    commit(&place, 0..1);
+    until("something to be stuck", async || stuck.held() > 0).await;
+    leaving.drain();
+    let staying = Running::start(&place.log, routes());
+    until("the other to have all that is free", async || staying.stats().lanes() == 4).await;
+    commit(&place, 1..3);
+    until("everything to arrive", async || good.arrived().len() >= 24).await;
+    assert_eq!(leaving.stats().lanes(), 1, "the stuck one still drains");
+    leaving.crash().await;
+    staying.crash().await;
+    assert_all_in_order(&good, 3);
 }
 
 async fn a_drained_relay_hands_over_without_duplicates(place: Place) {
