@@ -1,4 +1,7 @@
 //! Tables for terminals: columns as wide as their widest cell, two spaces between them.
+//!
+//! Keys, names and causes come from applications. What could move the cursor, forge a row or turn the text round is shown
+//! escaped.
 
 use std::fmt;
 
@@ -14,8 +17,23 @@ impl Table {
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.rows[0].len(), "one cell a column");
-        self.rows.push(cells.into());
+        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
+}
+
+/// The text with everything escaped that a terminal would obey instead of showing it.
+pub(crate) fn printable(text: &str) -> String {
+    let obeyed = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if obeyed(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+        shown
+    })
 }
 
 impl fmt::Display for Table {
@@ -40,5 +58,12 @@ mod tests {
         let mut table = Table::new(&["A", "BB"]);
         table.row(["long".to_owned(), "x".to_owned()]);
         assert_eq!(table.to_string(), "A     BB\nlong  x\n");
+    }
+
+    #[test]
+    fn a_hostile_key_forges_no_row() {
+        let mut table = Table::new(&["KEY"]);
+        table.row(["\u{1b}[31mEVIL\n\u{202e}; rm ä".to_owned()]);
+        assert_eq!(table.to_string(), "KEY\n\\u{1b}[31mEVIL\\n\\u{202e}; rm ä\n");
     }
 }

@@ -7,7 +7,10 @@ use postrider::{
 };
 
 use super::store::StoreArguments;
-use crate::exit::{Code, Outcome};
+use crate::{
+    exit::{Code, Outcome},
+    table::printable,
+};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -37,6 +40,6 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn in_lines(finding: &Finding) -> String {
-    let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!("  -> {fix}\n"));
-    format!("{finding} [{}]\n{fix}", finding.code)
+    let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!("  -> {}\n", printable(fix)));
+    format!("{} [{}]\n{fix}", printable(&finding.to_string()), finding.code)
 }

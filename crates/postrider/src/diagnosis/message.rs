@@ -102,6 +102,12 @@ async fn parked(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) ->
     let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
     let after = format!("after {} attempt{}{cause}", row.attempts, if row.attempts == 1 { "" } else { "s" });
     let own = match row.state {
+        ParkedState::Dead if row.cause.as_ref().is_some_and(|(code, _)| code == "expired") => {
+            return Ok(vec![
+                Finding::of(route, "dead", format!("it was given up {after}: it came too late"))
+                    .fix(format!("postrider dead discard --route {route} --id {id}; a redrive would expire again")),
+            ]);
+        }
         ParkedState::Dead => {
             return Ok(vec![
                 Finding::of(route, "dead", format!("it was given up {after} and waits for an operator")).fix(format!(

@@ -102,6 +102,11 @@ fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
     let since = in_words(std::time::Duration::from_secs(standstill.seconds));
     let what = format!("{} (for {since}, says {node})", standstill.reason);
     let (code, fix) = match &standstill.reason {
+        Reason::Unavailable { cause } if cause.code() == "gone" => (
+            "unavailable",
+            "the endpoint said that it is gone for good: correct its URL, or restart the relay to try it again"
+                .to_owned(),
+        ),
         Reason::Unavailable { .. } => (
             "unavailable",
             "mend the destination; the relay probes it by itself, nothing is lost and no attempt is counted".to_owned(),
