@@ -17,7 +17,7 @@ impl Table {
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.rows[0].len(), "one cell a column");
-        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
 }
 
