@@ -1,7 +1,7 @@
 //! Settle: the cursor moves, and what could not simply go on is parked, in one transaction under the lease's epoch.
 //!
-//! The usual settlement is one statement that writes one small row, and a transaction by itself. A repeated one is recognised by its number: numbers
-//! grow within an epoch, so one that is not greater than the last has been applied.
+//! The usual settlement is one statement that writes one small row, and a transaction by itself. A repeated one is
+//! recognised by its number: numbers grow within an epoch, so one that is not greater than the last has been applied.
 
 use postrider_core::{
     Error, ErrorKind,

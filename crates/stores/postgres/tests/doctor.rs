@@ -71,7 +71,7 @@ async fn settings_that_lose_commits_are_named_and_so_is_a_standby() {
     let found = findings(&store, Thresholds::default()).await;
     let subjects: Vec<&str> =
         found.iter().filter(|f| f.code == "synchronous-commit-off").map(|f| &*f.subject).collect();
-    assert_eq!(subjects, ["this session", "all roles in database postgres", "role \"Shop\""]);
+    assert_eq!(subjects, ["this connection", "all roles in database postgres", "role \"Shop\""]);
 
     let standby = server.standby();
     let store = PostgresStore::builder(&standby.url("127.0.0.1", "")).migrate(false).open().await.unwrap();

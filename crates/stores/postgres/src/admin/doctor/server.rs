@@ -9,7 +9,7 @@ const STATE: &str = "
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'off', current_setting('full_page_writes') = 'off',
        current_setting('synchronous_commit') = 'off'";
 
-/// Where it is switched off for others than this session. A role of null is all of them.
+/// Where it is switched off for others than this connection. A role of null is all of them.
 const ASYNCHRONOUS: &str = "
 SELECT coalesce('role ' || quote_ident(rolname), 'all roles')
        || coalesce(' in database ' || quote_ident(datname), '')
@@ -45,7 +45,7 @@ pub(super) async fn examine(client: &Client, access: &Access) -> Work<Vec<Findin
         );
     }
     if row.try_get(3)? {
-        findings.push(asynchronous("this session"));
+        findings.push(asynchronous("this connection"));
     }
     for row in client.query(ASYNCHRONOUS, &[]).await? {
         findings.push(asynchronous(row.try_get(0)?));
