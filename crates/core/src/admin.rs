@@ -260,6 +260,17 @@ pub trait StoreAdmin: Send + Sync {
     /// What is known of one message. Unknown ids have neither record nor rows.
     fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>>;
 
+    /// The topics of the newest records of the log and how many of those records have each, by topic. At most `newest`
+    /// records are looked at. For whoever looks for topics that no route reads.
+    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
+
+    /// What keeps everybody from writing to the store, if something does. Unlike [`doctor`](Self::doctor) it takes no
+    /// more than a few seconds, however large the store is; it changes nothing. A store whose writers do not shut each
+    /// other out has nothing to say.
+    fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Tries matching *dead* rows again, with a fresh count of attempts: one that blocks its key becomes `retrying`, due
     /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. Returns how many.
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
-use postrider::diagnosis::{Finding, obstacles};
+use postrider::diagnosis::{self, Finding};
 use serde::Serialize;
 
 use super::{Shared, Watched};
@@ -90,11 +90,9 @@ struct StoreHealth {
 }
 
 async fn store_health(store: &Watched) -> StoreHealth {
-    let findings = match tokio::time::timeout(PATIENCE, store.admin.overview()).await {
-        Ok(Ok(overview)) => {
-            let of_route = |route| obstacles(&overview, route, None).into_iter().map(move |found| (route, found));
-            overview.routes.iter().flat_map(of_route).map(|(route, found)| found.finding(&route.route)).collect()
-        }
+    let look = async { diagnosis::survey(&*store.admin, &store.admin.overview().await?).await };
+    let findings = match tokio::time::timeout(PATIENCE, look).await {
+        Ok(Ok(findings)) => findings,
         Ok(Err(error)) => vec![unreachable(&error.chain())],
         Err(_) => vec![unreachable("no answer in time")],
     };

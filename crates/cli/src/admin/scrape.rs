@@ -9,7 +9,10 @@ use std::{
 };
 
 use axum::{extract::State, http::header, response::IntoResponse};
-use postrider::metrics::{CONTENT_TYPE, Metrics};
+use postrider::{
+    diagnosis,
+    metrics::{CONTENT_TYPE, Metrics},
+};
 use tokio::sync::Mutex;
 
 use super::{Shared, Watched};
@@ -43,9 +46,16 @@ impl Scraper {
 }
 
 async fn look(store: &Watched) {
-    let look = async { tokio::try_join!(store.admin.overview(), store.admin.dead_groups()) };
+    let look = async {
+        let (overview, dead) = tokio::try_join!(store.admin.overview(), store.admin.dead_groups())?;
+        let findings = diagnosis::survey(&*store.admin, &overview).await?;
+        Ok::<_, postrider::Error>((overview, dead, findings))
+    };
     match tokio::time::timeout(PATIENCE, look).await {
-        Ok(Ok((overview, dead))) => store.metrics.show(&overview, &dead),
+        Ok(Ok((overview, dead, findings))) => {
+            store.metrics.show(&overview, &dead);
+            store.metrics.show_findings(&findings);
+        }
         Ok(Err(_)) | Err(_) => store.metrics.show_unreachable(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use postrider::{
     core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus},
-    diagnosis::{Finding, obstacles},
+    diagnosis::{self, Finding},
 };
 use serde_json::{Value, json};
 
@@ -25,16 +25,18 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
-    let overview = arguments.store.open().await?.admin.overview().await?;
+    let admin = arguments.store.open().await?.admin;
+    let overview = admin.overview().await?;
+    let findings = diagnosis::survey(&*admin, &overview).await?;
     if arguments.json {
-        println!("{}", as_json(&overview));
+        println!("{}", as_json(&overview, &findings));
     } else {
-        print!("{}", as_text(&overview));
+        print!("{}", as_text(&overview, &findings));
     }
     Ok(Code::Done)
 }
 
-fn as_text(overview: &Overview) -> String {
+fn as_text(overview: &Overview, findings: &[Finding]) -> String {
     let mut routes =
         Table::new(&["ROUTE", "STATE", "OLDEST", "PENDING", "SCHEDULED", "RETRYING", "HELD", "DEAD", "LANES"]);
     for route in &overview.routes {
@@ -55,16 +57,8 @@ fn as_text(overview: &Overview) -> String {
         if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
     let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
     let (records, relays) = (plural(overview.records, "record"), plural(overview.nodes.len() as u64, "relay"));
-    let troubles: String = troubles(overview).iter().map(in_lines).collect();
+    let troubles: String = findings.iter().map(in_lines).collect();
     format!("{text}{empty}{records} in the log, {relays} alive\n{troubles}")
-}
-
-/// What keeps routes from moving, in words. A route with nothing to deliver is left alone: nobody waits for it.
-fn troubles(overview: &Overview) -> Vec<Finding> {
-    let waits = |route: &&RouteStatus| route.pending > 0 || route.oldest_pending_age.is_some();
-    let of_route = |route| obstacles(overview, route, None).into_iter().map(move |found| (route, found));
-    let found = overview.routes.iter().filter(waits).flat_map(of_route);
-    found.map(|(route, found)| found.finding(&route.route)).collect()
 }
 
 fn plural(count: u64, what: &str) -> String {
@@ -99,7 +93,7 @@ pub(super) fn age(age: Duration) -> String {
     }
 }
 
-fn as_json(overview: &Overview) -> Value {
+fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
     let route = |route: &RouteStatus| {
         json!({
             "route": route.route,
@@ -126,7 +120,7 @@ fn as_json(overview: &Overview) -> Value {
         })
         .collect();
     let routes: Vec<Value> = overview.routes.iter().map(route).collect();
-    json!({ "records": overview.records, "routes": routes, "nodes": nodes, "findings": troubles(overview) })
+    json!({ "records": overview.records, "routes": routes, "nodes": nodes, "findings": findings })
 }
 
 /// A route that nobody serves stands still: that must not look like one that runs.

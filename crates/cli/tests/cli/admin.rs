@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::{Workplace, wait_until};
 
 /// A port that is free now. Somebody else may take it before the daemon does; then the test fails loudly, not silently.
-fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
@@ -24,7 +24,7 @@ fn config(listen: SocketAddr, transport: &str, more: &str) -> String {
 }
 
 /// Status and body; `None` while nobody listens.
-fn get(listen: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, String)> {
+pub(crate) fn get(listen: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(listen).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let authorization = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));

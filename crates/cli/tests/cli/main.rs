@@ -11,5 +11,6 @@ mod daemon;
 mod demonstration;
 mod postgres;
 mod psql;
+mod standstill;
 mod support;
 mod webhook;

@@ -7,13 +7,17 @@
 
 mod message;
 mod obstacle;
+mod survey;
 
 use std::{fmt, time::Duration};
 
 use postrider_core::{Result, admin::StoreAdmin, envelope::MessageId};
 use serde::Serialize;
 
-pub use self::obstacle::{Obstacle, obstacles};
+pub use self::{
+    obstacle::{Obstacle, obstacles},
+    survey::survey,
+};
 
 /// One reason, for one route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -58,7 +62,13 @@ pub const DONE: [&str; 1] = ["delivered"];
 pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
     let trace = admin.message(id).await?;
     let overview = admin.overview().await?;
-    message::explain(admin, id, &trace, &overview).await
+    let mut findings = message::explain(admin, id, &trace, &overview).await?;
+    if findings.iter().any(|finding| finding.route.is_some() && !DONE.contains(&finding.code))
+        && let Some(blockage) = admin.blockage().await?
+    {
+        findings.insert(0, survey::blocked(blockage));
+    }
+    Ok(findings)
 }
 
 /// `400ms`, `12s`, `5m 3s`, `2h 10m`, `3d 4h`.

@@ -57,6 +57,7 @@ pub(super) struct Families {
     pub(super) retrying: Family<OfRoute, Gauge>,
     pub(super) held: Family<OfRoute, Gauge>,
     pub(super) dead_letters: Family<OfCause, Gauge>,
+    pub(super) standstill: Family<OfCause, Gauge>,
     pub(super) parked_keys: Family<OfRoute, Gauge>,
     pub(super) route_paused: Family<OfRoute, Gauge>,
     pub(super) lanes_unowned: Family<OfRoute, Gauge>,
@@ -98,6 +99,11 @@ impl Families {
             retrying: add.plain("outbox_retrying", "Messages parked until their next attempt"),
             held: add.plain("outbox_held", "Messages parked behind a head of their key"),
             dead_letters: add.plain("dead_letters", "Messages given up that wait for an operator, by cause"),
+            standstill: add.plain(
+                "standstill",
+                "1 for everything that keeps a route from moving, by the code that `postrider why` and `status` print; \
+                 without a route for what concerns the whole store",
+            ),
             parked_keys: add.plain("parked_keys", "Keys that wait for an operator because their head is dead"),
             route_paused: add.plain("route_paused", "1 while an operator has paused the route"),
             lanes_unowned: add.plain("partitions_unowned", "Lanes of the route that no node owns"),

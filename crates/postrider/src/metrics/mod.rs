@@ -41,7 +41,10 @@ use postrider_core::{
 use prometheus_client::{encoding::text, registry::Registry};
 
 use self::families::{Attempt, Families, OfCause, OfOperation, OfRoute, OfStore};
-use crate::relay::events::{Event, Observer, Progress};
+use crate::{
+    diagnosis::Finding,
+    relay::events::{Event, Observer, Progress},
+};
 
 /// What the text is to be served as.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -113,6 +116,7 @@ struct OwnLane {
 struct Shown {
     routes: BTreeSet<String>,
     dead: BTreeSet<(String, String)>,
+    findings: BTreeSet<(String, String)>,
 }
 
 impl StoreMetrics {
@@ -142,6 +146,21 @@ impl StoreMetrics {
         families.nodes.get_or_create(&of_store).set(signed(overview.nodes.len() as u64));
         families.log_records.get_or_create(&of_store).set(signed(overview.records));
         families.store_up.get_or_create(&of_store).set(1);
+    }
+
+    /// Shows what a [`survey`](crate::diagnosis::survey) has found: replaces what was shown before. The codes are those
+    /// that the command line prints.
+    pub fn show_findings(&self, findings: &[Finding]) {
+        let standstill = &self.shared.families.standstill;
+        let mut shown = lock(&self.shown);
+        for (route, code) in std::mem::take(&mut shown.findings) {
+            standstill.remove(&self.of_cause(&route, &code));
+        }
+        for finding in findings {
+            let route = finding.route.clone().unwrap_or_default();
+            standstill.get_or_create(&self.of_cause(&route, finding.code)).set(1);
+            shown.findings.insert((route, finding.code.to_owned()));
+        }
     }
 
     /// The store could not be read. What was shown before stays, and grows stale in the open.

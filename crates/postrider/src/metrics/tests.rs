@@ -12,7 +12,10 @@ use postrider_core::{
 };
 
 use super::{Metrics, StoreMetrics};
-use crate::relay::events::{Event, Observer, Progress};
+use crate::{
+    diagnosis::Finding,
+    relay::events::{Event, Observer, Progress},
+};
 
 fn shop() -> StoreMetrics {
     Metrics::new().of_store("shop")
@@ -138,6 +141,20 @@ fn the_store_is_shown_as_it_is_now() {
     );
     assert_eq!(of_route("outbox_pending"), None, "a route that was forgotten is not shown");
     assert_eq!(value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"), None);
+}
+
+#[test]
+fn findings_are_shown_until_they_are_over() {
+    let metrics = shop();
+    let paused = Finding { route: Some("billing".to_owned()), code: "paused", what: String::new(), fix: None };
+    let unread = Finding { route: None, code: "no-route", what: String::new(), fix: None };
+    let shown = |route: &str, cause: &str| {
+        value(&metrics, &format!("postrider_standstill{{store=\"shop\",route=\"{route}\",cause=\"{cause}\"}}"))
+    };
+    metrics.show_findings(&[paused, unread.clone()]);
+    assert_eq!((shown("billing", "paused"), shown("", "no-route")), (Some(1.0), Some(1.0)));
+    metrics.show_findings(&[unread]);
+    assert_eq!((shown("billing", "paused"), shown("", "no-route")), (None, Some(1.0)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{admin::Actor, retry::RetryPolicy, time::Timestamp},
-    diagnosis::{Finding, why},
+    diagnosis::{Finding, survey, why},
 };
 
 use crate::support::{Broker, Place, Running, Stuck, cause, message, retries, route, until};
@@ -22,6 +22,8 @@ on_every_store!(
     a_refused_message_says_how_often_and_why,
     a_dead_message_and_those_behind_it_are_told_apart,
     a_message_without_an_answer_is_named,
+    a_survey_names_what_is_refused_given_up_and_unread,
+    a_store_where_all_is_well_has_nothing_in_its_survey,
 );
 
 async fn found(place: &Place, id: MessageId) -> Vec<Finding> {
@@ -169,4 +171,43 @@ async fn a_message_without_an_answer_is_named(place: Place) {
     let finding = finding(&place, id, "attempted").await;
     assert!(finding.what.contains("has no answer from the destination yet"), "{finding:?}");
     relay.crash().await;
+}
+
+/// Code and sentence of everything that a survey finds.
+async fn surveyed(place: &Place) -> Vec<String> {
+    let overview = place.admin.overview().await.unwrap();
+    let found = survey(&*place.admin, &overview).await.unwrap();
+    found.iter().map(|finding| format!("{}: {finding}", finding.code)).collect()
+}
+
+async fn a_survey_names_what_is_refused_given_up_and_unread(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1", "b1"]);
+    one(&place, "a1");
+    one(&place, "a2");
+    place.commit(vec![Envelope { attempts_max: Some(1), ..message("b1") }, Envelope::new("strange.topic", "n", "")]);
+    let relay = Running::start(&place.log, [route("all", &broker).topics(["orders.*"]).retry(slow_retry())]);
+    let mut last = Vec::new();
+    until("everything to be found", async || {
+        last = surveyed(&place).await;
+        last.len() == 3 && last[0].ends_with("held behind such: 1")
+    })
+    .await;
+    assert!(last[0].starts_with("retrying: all: 1 message was refused and is tried again (refused: "), "{last:?}");
+    assert_eq!(last[1], "dead: all: 1 message was given up (1 refused); 1 key waits behind one of them");
+    assert!(last[2].starts_with("no-route: no route reads") && last[2].contains("`strange.topic` (1)"), "{last:?}");
+    relay.drained().await;
+}
+
+async fn a_store_where_all_is_well_has_nothing_in_its_survey(place: Place) {
+    assert_eq!(surveyed(&place).await, [""; 0], "an empty store");
+    let broker = Broker::new();
+    one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("it to be delivered", async || place.status("all").await.pending == 0).await;
+    let later = Timestamp::now().saturating_add(Duration::from_hours(2));
+    place.commit(vec![Envelope { deliver_at: Some(later), ..message("a2") }]);
+    until("the other to be parked", async || place.status("all").await.parked.scheduled == 1).await;
+    assert_eq!(surveyed(&place).await, [""; 0], "what waits for its time is not wrong");
+    relay.drained().await;
 }

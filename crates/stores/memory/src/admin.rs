@@ -52,6 +52,10 @@ impl StoreAdmin for MemoryStore {
         Box::pin(async move { Ok(self.transact(|state, now| state.message(id, now))) })
     }
 
+    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
+        Box::pin(async move { Ok(self.transact(|state, _| state.records.recent_topics(newest))) })
+    }
+
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
         Box::pin(async move {
             let rows = self.transact(|state, now| state.redrive(filter, actor, now));

@@ -65,6 +65,24 @@ impl Db {
         self.transact("BEGIN DEFERRED", work)
     }
 
+    /// Whether the write lock can be had within `patience`. Takes it for a moment and writes nothing.
+    pub(crate) fn is_writable_within(&self, patience: Duration) -> Work<bool> {
+        let usual: i64 = self.connection.pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let deadline = Instant::now() + patience;
+        let taken = loop {
+            match self.connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(Fault::from) {
+                Err(fault) if fault.is_busy() && Instant::now() < deadline => thread::sleep(LOCK_LOOK_EVERY),
+                taken => break taken,
+            }
+        };
+        self.connection.busy_timeout(Duration::from_millis(usual.unsigned_abs()))?;
+        match taken {
+            Err(fault) if fault.is_busy() => Ok(false),
+            taken => taken.map(|()| true),
+        }
+    }
+
     /// Ends with the transaction, or when the patience is over.
     fn begin(&self, begin: &str) -> Work<()> {
         let mut statement = self.connection.prepare_cached(begin)?;

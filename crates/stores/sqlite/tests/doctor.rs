@@ -65,3 +65,19 @@ async fn a_file_that_nears_its_limit_is_named() {
     let found = store.doctor(Thresholds { disk_free_bytes: 0, ..Thresholds::default() }).await.unwrap();
     assert_eq!((found[0].code, found[0].severity), ("file-nearly-full", Severity::Warning), "{found:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_does_not_end_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = made(&dir).await;
+    let store = SqliteStore::builder(path.to_str().unwrap()).migrate(false).open().await.unwrap();
+    assert_eq!(store.blockage().await.unwrap(), None);
+    let writer = Connection::open(&path).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let blockage = store.blockage().await.unwrap().unwrap();
+    assert_eq!((blockage.code, blockage.severity), ("store-locked", Severity::Error));
+    let found = store.doctor(Thresholds { disk_free_bytes: 0, ..Thresholds::default() }).await.unwrap();
+    assert_eq!(found, [blockage], "the doctor says the same");
+    writer.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(store.blockage().await.unwrap(), None, "the connection that looked keeps no lock");
+}

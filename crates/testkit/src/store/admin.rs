@@ -122,6 +122,23 @@ pub async fn a_node_says_why_its_lanes_stand_still(store: Arc<dyn Fixture>) {
     assert_eq!(overview(&*store).await.nodes[0].standstills, []);
 }
 
+/// The topics in use are known, also those that no route reads.
+pub async fn the_newest_records_tell_their_topics(store: Arc<dyn Fixture>) {
+    assert_eq!(store.admin().recent_topics(10).await.expect("topics"), [], "an empty log has none");
+    let of = |topic: &str| Envelope::new(topic, "n", "");
+    store.commit(vec![of("old")]).await;
+    store.commit(vec![of("b"), of("a.x"), of("b")]).await;
+    let topics = |newest| {
+        let store = Arc::clone(&store);
+        async move { store.admin().recent_topics(newest).await.expect("topics") }
+    };
+    let counted = |topics: Vec<(String, u64)>| topics.into_iter().map(|(topic, n)| format!("{topic} {n}")).collect();
+    let all: Vec<String> = counted(topics(10).await);
+    assert_eq!(all, ["a.x 1", "b 2", "old 1"], "by topic, with their counts");
+    let newest: Vec<String> = counted(topics(3).await);
+    assert_eq!(newest, ["a.x 1", "b 2"], "no more records than asked for, the newest");
+}
+
 /// Every field of the filter chooses.
 pub async fn parked_rows_are_filtered(store: Arc<dyn Fixture>) {
     let (mut r, mut s) = (Owner::of(&*store, &route("r")).await, Owner::of(&*store, &route("s")).await);

@@ -102,6 +102,7 @@ macro_rules! store_conformance {
                 pending_counts_every_lane
                 the_overview_shows_what_there_is
                 a_node_says_why_its_lanes_stand_still
+                the_newest_records_tell_their_topics
                 parked_rows_are_filtered
                 parked_rows_are_paged
                 a_listed_row_says_how_it_stands

@@ -59,6 +59,10 @@ impl StoreAdmin for PostgresStore {
         transact!(self, look, "look for a message", |db| rows::message(&db, id))
     }
 
+    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
+        transact!(self, look, "list topics", |db| overview::recent_topics(&db, self.block_bits(), newest))
+    }
+
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
         act!(self, "redrive", |db| act::redrive(&db, filter, actor))
     }

@@ -1,6 +1,8 @@
 //! What an operator should know of the file: whether it is whole, and how much room there is. How it is written needs no
 //! look: opening the store sets WAL and full synchronisation, or fails.
 
+use std::time::Duration;
+
 use postrider_core::doctor::{Finding, Severity, Thresholds};
 
 use crate::{error::Work, worker::Db};
@@ -8,11 +10,28 @@ use crate::{error::Work, worker::Db};
 /// Broken places that are named; more would not help anybody.
 const BROKEN_SHOWN_MAX: i64 = 3;
 
+/// Whoever keeps the write lock for longer keeps everybody from writing. Ordinary commits take milliseconds.
+const LOCKED_AFTER: Duration = Duration::from_secs(2);
+
 pub(super) fn examine(db: &Db, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let mut findings = Vec::new();
+    findings.extend(blockage(db)?);
     findings.extend(broken(db)?);
     findings.extend(disk(db, thresholds));
     Ok(findings)
+}
+
+/// SQLite has one writer. It does not tell which process that is.
+pub(super) fn blockage(db: &Db) -> Work<Option<Finding>> {
+    Ok((!db.is_writable_within(LOCKED_AFTER)?).then(|| {
+        Finding::new("store-locked", Severity::Error, "write lock")
+            .detail(format!(
+                "another connection has kept the only write lock for {} s or more: nobody can enqueue, settle or renew a \
+                 lease; nothing is lost",
+                LOCKED_AFTER.as_secs()
+            ))
+            .fix("end the transaction that is open: `fuser` on the database file names the processes that have it open")
+    }))
 }
 
 /// A pass over the pages, without comparing indexes with their tables: that would take as long as reading everything.

@@ -43,6 +43,14 @@ impl StoreAdmin for SqliteStore {
         Box::pin(self.inspector.run("look for a message", move |db| db.look(|db, now| rows::message(db, id, now))))
     }
 
+    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
+        Box::pin(self.inspector.run("list topics", move |db| overview::recent_topics(db, newest)))
+    }
+
+    fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
+        Box::pin(self.inspector.run("look at the write lock", doctor::blockage))
+    }
+
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
         let filter = filter.clone();
         self.act("redrive", actor, move |db, actor, now| act::redrive(db, &filter, actor, now))

@@ -38,6 +38,13 @@ SELECT id, name, routes, seen_at, standstills
  WHERE seen_at + lease_life > ?1
  ORDER BY id";
 
+/// The log is read backwards by its primary key.
+const RECENT_TOPICS: &str = "
+SELECT topic, count(*)
+  FROM (SELECT topic FROM {p}log ORDER BY seq DESC LIMIT ?1)
+ GROUP BY topic
+ ORDER BY topic";
+
 pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
     let mut lanes = lease::lanes(db, now)?;
     let last = lease::last_seq(db)?;
@@ -109,6 +116,12 @@ fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u
         }
     }
     Ok((pending, oldest))
+}
+
+pub(super) fn recent_topics(db: &Db, newest: u32) -> Work<Vec<(String, u64)>> {
+    let mut statement = db.statement(RECENT_TOPICS)?;
+    let rows = statement.query_map([newest], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 fn nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStatus>> {

@@ -1,0 +1,393 @@
+//! Ways to stop delivery, each caused in earnest on the real binary. Each must be named within half a minute, with the same
+//! word, by `postrider why`, by `postrider status` and by the metrics: a stall is never silent.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{
+    admin::{free_port, get},
+    support::{Daemon, Workplace, wait_until},
+};
+
+/// The promise: so long may it take until everybody who asks is told.
+const NAMED_WITHIN: Duration = Duration::from_secs(30);
+
+const STORE: [&str; 2] = ["--store", "sqlite:app.db"];
+
+/// A store, and where its relay tells its metrics.
+struct Scene {
+    place: Workplace,
+    listen: SocketAddr,
+}
+
+/// What has to be said.
+struct Told<'a> {
+    /// The code that `why` finds for the message, and words of its sentence.
+    why: (&'a str, &'a str),
+    /// The code that `status` and the metric `postrider_standstill` have for the route.
+    standstill: &'a str,
+    /// What other metrics show.
+    samples: &'a [Sample<'a>],
+}
+
+/// Name, some of its labels, and the least value.
+type Sample<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { place: Workplace::new(), listen: free_port() };
+        drop(scene.place.migrated());
+        scene
+    }
+
+    /// A relay with one route `orders`. Leases are short, so that a relay that is gone is soon known to be.
+    fn relay(&self, route: &str) -> Daemon {
+        self.place.daemon("relay", &self.config("orders", route))
+    }
+
+    fn config(&self, name: &str, route: &str) -> String {
+        format!(
+            "[store]\nurl = \"sqlite:app.db\"\n[relay]\nlease_life = \"2s\"\nheartbeat_every = \"500ms\"\n\
+             [admin]\nlisten = \"{}\"\n[[route]]\nname = \"{name}\"\ntopics = [\"orders.*\"]\n{route}\n",
+            self.listen
+        )
+    }
+
+    /// Makes the route known to the store, and leaves it without a relay.
+    fn known_route(&self) {
+        let mut relay = self.relay("transport = \"file:arrivals\"");
+        wait_until("the route is known", || !self.place.status()["routes"][0].is_null());
+        relay.signal(Signal::TERM);
+        assert_eq!(relay.wait().code(), Some(0));
+    }
+
+    /// Commits one message and returns its id.
+    fn enqueue(&self, topic: &str, more: &[&str]) -> String {
+        let message = ["enqueue", "--topic", topic, "--name", "order.placed", "--payload", "{}"];
+        let finished = self.place.run(&[&message, &STORE[..], more].concat());
+        assert_eq!(finished.code, 0, "{finished:?}");
+        finished.stdout.trim_end().to_owned()
+    }
+
+    fn why(&self, id: &str) -> Vec<Value> {
+        let finished = self.place.run(&["why", id, STORE[0], STORE[1], "--json"]);
+        assert!(finished.code <= 1, "{finished:?}");
+        finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn metrics(&self) -> String {
+        get(self.listen, "/metrics", None).map_or_else(String::new, |(_, text)| text)
+    }
+
+    /// Everybody who is asked says it in time.
+    #[track_caller]
+    fn assert_told(&self, id: &str, told: &Told<'_>) {
+        let (code, words) = told.why;
+        within("`why` names it", || {
+            let found = self.why(id);
+            let said = found.iter().any(|finding| finding["code"] == code && text(finding).contains(words));
+            said.then_some(()).ok_or(format!("{found:?}"))
+        });
+        within("`status` names it", || {
+            let findings = self.place.status()["findings"].clone();
+            let mut found = findings.as_array().unwrap().iter();
+            found.any(|finding| finding["code"] == told.standstill).then_some(()).ok_or(findings.to_string())
+        });
+        within("the metrics name it", || {
+            let text = self.metrics();
+            let standstill = sample(&text, "postrider_standstill", &[("cause", told.standstill)]) == Some(1.0);
+            let samples = told.samples.iter().all(|(name, labels, least)| sample(&text, name, labels) >= Some(*least));
+            (standstill && samples).then_some(()).ok_or(text)
+        });
+    }
+}
+
+fn text(finding: &Value) -> String {
+    format!("{} {}", finding["what"].as_str().unwrap(), finding["fix"].as_str().unwrap_or_default())
+}
+
+/// The condition is asked again and again; what it last saw is told if it never holds.
+#[track_caller]
+fn within(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + NAMED_WITHIN;
+    while let Err(seen) = condition() {
+        assert!(Instant::now() < deadline, "not within {NAMED_WITHIN:?}: {what}; seen: {seen}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The value of a sample that has these labels, whatever others it has.
+fn sample(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let has = |line: &&str| labels.iter().all(|(label, value)| line.contains(&format!("{label}=\"{value}\"")));
+    let named = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    text.lines().filter(named).find(has)?.rsplit(' ').next()?.parse().ok()
+}
+
+/// An endpoint that treats each connection in its own way, and the route to it.
+fn endpoint(scheme: &str, more: &str, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = std::sync::Arc::new(serve);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = std::sync::Arc::clone(&serve);
+            thread::spawn(move || serve(stream));
+        }
+    });
+    webhook(&format!("{scheme}://127.0.0.1:{port}/"), port, more)
+}
+
+fn webhook(url: &str, port: u16, more: &str) -> String {
+    format!(
+        "transport = \"{url}\"\n{more}\n[route.http]\nunsigned = true\nallow_http = true\n\
+         allow = [\"127.0.0.1/32\"]\nports = [{port}]\n"
+    )
+}
+
+/// Answers every request of a connection in the same way. A request of these tests fits into one read.
+fn answering(head: &'static str) -> impl Fn(TcpStream) + Send + Sync + 'static {
+    move |mut stream| {
+        let mut request = [0; 16 << 10];
+        while stream.read(&mut request).is_ok_and(|read| read > 0) {
+            if write!(stream, "HTTP/1.1 {head}\r\ncontent-length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_paused_route() {
+    let scene = Scene::new();
+    scene.known_route();
+    let paused = ["route", "pause", "orders", STORE[0], STORE[1], "--actor", "anna", "--reason", "maintenance"];
+    assert_eq!(scene.place.run(&paused).code, 0);
+    let id = scene.enqueue("orders.placed", &[]);
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("paused", "anna: maintenance"),
+            standstill: "paused",
+            samples: &[("postrider_route_paused", &[("route", "orders")], 1.0)],
+        },
+    );
+    assert_eq!(scene.place.run(&["route", "resume", "orders", STORE[0], STORE[1]]).code, 0, "as the fix says");
+    wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
+    wait_until("nothing is wrong any more", || {
+        scene.why(&id)[0]["code"] == "delivered"
+            && scene.place.status()["findings"] == Value::Array(Vec::new())
+            && !scene.metrics().contains("cause=\"paused\"")
+    });
+}
+
+#[test]
+fn no_relay() {
+    let scene = Scene::new();
+    scene.known_route();
+    let id = scene.enqueue("orders.placed", &[]);
+    within("`why` names it", || {
+        let found = scene.why(&id);
+        (found[0]["code"] == "no-relay").then_some(()).ok_or(format!("{found:?}"))
+    });
+    within("`status` names it", || {
+        let status = scene.place.status();
+        (status["findings"][0]["code"] == "no-relay").then_some(()).ok_or(status.to_string())
+    });
+    // Nobody is there to tell metrics: Prometheus says so itself, by `up`.
+    assert_eq!(get(scene.listen, "/metrics", None), None);
+}
+
+#[test]
+fn a_route_that_no_relay_has() {
+    let scene = Scene::new();
+    scene.known_route();
+    let id = scene.enqueue("orders.placed", &[]);
+    let _other = scene.place.daemon("other", &scene.config("invoices", "transport = \"discard\""));
+    let orders = [("route", "orders")];
+    let told = Told {
+        why: ("not-served", "`orders`"),
+        standstill: "not-served",
+        samples: &[("postrider_partitions_unowned", &orders, 1.0), ("postrider_outbox_pending", &orders, 1.0)],
+    };
+    scene.assert_told(&id, &told);
+}
+
+#[test]
+fn a_topic_that_no_route_reads() {
+    let scene = Scene::new();
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    wait_until("the route is known", || !scene.place.status()["routes"][0].is_null());
+    let id = scene.enqueue("payments", &[]);
+    scene.assert_told(&id, &Told { why: ("no-route", "`payments`"), standstill: "no-route", samples: &[] });
+}
+
+/// An outage: no attempt is counted, and the breaker is open.
+#[track_caller]
+fn assert_unavailable(route: &str, cause: &str) {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    let _relay = scene.relay(route);
+    let attempts = [("outcome", "unavailable"), ("cause", cause)];
+    let told = Told {
+        why: ("unavailable", &format!("({cause}: ")),
+        standstill: "unavailable",
+        samples: &[
+            ("postrider_circuit_open", &[("route", "orders")], 1.0),
+            ("postrider_delivery_attempts_total", &attempts, 1.0),
+        ],
+    };
+    scene.assert_told(&id, &told);
+    assert_eq!(scene.place.status()["routes"][0]["parked"]["dead"], 0, "an outage gives nothing up");
+}
+
+#[test]
+fn a_destination_that_refuses_connections() {
+    // Nobody listens on the first port.
+    assert_unavailable(&webhook("http://127.0.0.1:1/", 1, ""), "connect");
+}
+
+#[test]
+fn a_name_that_does_not_resolve() {
+    assert_unavailable(&webhook("http://nowhere.invalid/", 80, ""), "dns");
+}
+
+#[test]
+fn a_destination_that_does_not_speak_tls() {
+    assert_unavailable(&endpoint("https", "", answering("400 Bad Request")), "tls");
+}
+
+#[test]
+fn a_file_on_a_full_disk() {
+    assert_unavailable("transport = \"file:/dev/full\"", "disk-full");
+}
+
+#[test]
+fn a_destination_that_refuses_who_we_are() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    let slowly = "[route.retry]\nbackoff = \"fixed\"\nwait = \"1h\"\n";
+    let _relay = scene.relay(&format!("{}{slowly}", endpoint("http", "", answering("401 Unauthorized"))));
+    let attempts = [("outcome", "rejected"), ("cause", "http-401")];
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("retrying", "(http-401: "),
+            standstill: "retrying",
+            samples: &[
+                ("postrider_delivery_attempts_total", &attempts, 1.0),
+                ("postrider_outbox_retrying", &[("route", "orders")], 1.0),
+            ],
+        },
+    );
+}
+
+#[test]
+fn a_destination_that_hangs() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    let hangs = endpoint("http", "", |mut stream| {
+        // It takes the request and keeps the connection open for as long as the other side does.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let _relay = scene.relay(&format!("{hangs}timeout = \"1m\"\n"));
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("attempted", "has no answer from the destination yet"),
+            standstill: "waits-for",
+            samples: &[("postrider_outbox_in_flight", &[("route", "orders")], 1.0)],
+        },
+    );
+}
+
+#[test]
+fn a_destination_that_throttles() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    let _relay = scene.relay(&endpoint("http", "", answering("429 Too Many Requests\r\nretry-after: 3600")));
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("throttled", "asked for a pause"),
+            standstill: "throttled",
+            samples: &[("postrider_delivery_attempts_total", &[("outcome", "throttled")], 1.0)],
+        },
+    );
+}
+
+/// Nothing is wrong, so it is no standstill; but whoever asks is told.
+#[test]
+fn a_message_that_is_not_due_yet() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &["--deliver-in", "1h"]);
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    within("`why` names it", || {
+        let found = scene.why(&id);
+        (found[0]["code"] == "scheduled" && text(&found[0]).contains("in 59m"))
+            .then_some(())
+            .ok_or(format!("{found:?}"))
+    });
+    within("`status` counts it", || {
+        let status = scene.place.status();
+        (status["routes"][0]["parked"]["scheduled"] == 1).then_some(()).ok_or(status.to_string())
+    });
+    within("the metrics count it", || {
+        let text = scene.metrics();
+        let scheduled = sample(&text, "postrider_outbox_scheduled", &[("route", "orders")]);
+        (scheduled == Some(1.0)).then_some(()).ok_or(text)
+    });
+    assert!(!scene.metrics().contains("postrider_standstill{"), "nothing is wrong");
+}
+
+#[test]
+fn a_message_behind_a_dead_one_of_its_key() {
+    let scene = Scene::new();
+    let head = scene.enqueue("orders.placed", &["--key", "4711"]);
+    let id = scene.enqueue("orders.placed", &["--key", "4711"]);
+    let once = "[route.retry]\nattempts_max = 1\n";
+    let _relay = scene.relay(&format!("{}{once}", endpoint("http", "", answering("422 Unprocessable Content"))));
+    let orders = [("route", "orders")];
+    let dead = [("route", "orders"), ("cause", "http-422")];
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("held", &format!("behind message {head} (key `4711`), which is dead, http-422")),
+            standstill: "dead",
+            samples: &[
+                ("postrider_outbox_held", &orders, 1.0),
+                ("postrider_parked_keys", &orders, 1.0),
+                ("postrider_dead_letters", &dead, 1.0),
+            ],
+        },
+    );
+}
+
+#[test]
+fn a_database_that_somebody_keeps_locked() {
+    let scene = Scene::new();
+    scene.known_route();
+    let id = scene.enqueue("orders.placed", &[]);
+    let writer = Connection::open(scene.place.path("app.db")).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("store-locked", "the only write lock"),
+            standstill: "store-locked",
+            samples: &[("postrider_store_failures_total", &[], 1.0), ("postrider_store_up", &[], 1.0)],
+        },
+    );
+    writer.execute_batch("ROLLBACK").unwrap();
+    wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
+    wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "delivered");
+}

@@ -1,0 +1,121 @@
+//! A whole store: what keeps its routes from moving, what was given up, and what nobody reads.
+
+use postrider_core::{
+    Result,
+    admin::{CauseGroup, Overview, ParkedFilter, RouteStatus, StoreAdmin},
+    doctor,
+    parked::ParkedState,
+    topic::TopicFilter,
+};
+
+use super::{Finding, obstacles};
+
+/// Records that are looked at for topics that no route reads.
+const RECENT_RECORDS: u32 = 10_000;
+
+/// Topics that are named; more would not help anybody.
+const TOPICS_SHOWN_MAX: usize = 3;
+
+/// Everything that is wrong with the routes of a store, the most pressing first. A route for which nothing waits is left
+/// alone, whatever its state: nobody misses it. What waits for its time is not wrong either.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
+    if !waiting.is_empty() {
+        findings.extend(admin.blockage().await?.map(blocked));
+    }
+    for route in &waiting {
+        findings.extend(obstacles(overview, route, None).iter().map(|obstacle| obstacle.finding(&route.route)));
+        findings.extend(refused(admin, route).await?);
+    }
+    if overview.routes.iter().any(|route| route.parked.dead > 0) {
+        let groups = admin.dead_groups().await?;
+        findings.extend(overview.routes.iter().filter_map(|route| given_up(route, &groups)));
+    }
+    if overview.records > 0 {
+        findings.extend(unread(overview, &admin.recent_topics(RECENT_RECORDS).await?));
+    }
+    Ok(findings)
+}
+
+fn waits(route: &RouteStatus) -> bool {
+    route.pending > 0 || route.oldest_pending_age.is_some()
+}
+
+/// Nobody can write to the store, whichever route it is for.
+pub(super) fn blocked(found: doctor::Finding) -> Finding {
+    Finding { route: None, code: found.code, what: found.detail, fix: Some(found.fix) }
+}
+
+/// Messages that a destination refuses, while it takes others or says nothing against the connection.
+async fn refused(admin: &dyn StoreAdmin, route: &RouteStatus) -> Result<Option<Finding>> {
+    if route.parked.retrying == 0 {
+        return Ok(None);
+    }
+    let retrying = ParkedState::Retrying;
+    let filter = ParkedFilter { route: Some(route.route.to_string()), state: Some(retrying), ..Default::default() };
+    // The next attempt may have changed it between two looks.
+    let Some(first) = admin.parked(&filter, None, 1).await?.into_iter().next() else { return Ok(None) };
+    let cause = first.cause.map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
+    let messages = messages(route.parked.retrying, "was refused and is", "were refused and are");
+    let held = match route.parked.held {
+        0 => String::new(),
+        held => format!("; held behind such: {held}"),
+    };
+    let finding = Finding::of(&route.route, "retrying", format!("{messages} tried again{cause}{held}"));
+    Ok(Some(finding.fix(format!("postrider why {}", first.envelope.id))))
+}
+
+/// What an operator has to decide about.
+fn given_up(route: &RouteStatus, groups: &[CauseGroup]) -> Option<Finding> {
+    let parked = route.parked;
+    if parked.dead == 0 {
+        return None;
+    }
+    let causes: Vec<String> = groups
+        .iter()
+        .filter(|group| group.route == route.route)
+        .take(TOPICS_SHOWN_MAX)
+        .map(|group| format!("{} {}", group.rows, group.code))
+        .collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+    let blocks = match parked.blocking {
+        0 => String::new(),
+        1 => "; 1 key waits behind one of them".to_owned(),
+        keys => format!("; {keys} keys wait behind them"),
+    };
+    let what = format!("{} given up{causes}{blocks}", messages(parked.dead, "was", "were"));
+    let fix = format!("postrider dead list --route {}; then redrive or discard", route.route);
+    Some(Finding::of(&route.route, "dead", what).fix(fix))
+}
+
+/// Topics that messages have and no route reads: nobody will ever deliver them.
+fn unread(overview: &Overview, topics: &[(String, u64)]) -> Option<Finding> {
+    let live = overview.routes.iter().filter(|route| route.replay_of.is_none());
+    // What a newer version writes and this one cannot read is no reason to complain.
+    let filters: Vec<TopicFilter> = live.filter_map(|route| TopicFilter::new(route.topics.split(", ")).ok()).collect();
+    let unread: Vec<&(String, u64)> =
+        topics.iter().filter(|(topic, _)| !filters.iter().any(|filter| filter.matches(topic))).collect();
+    let (first, _) = unread.first()?;
+    let mut named: Vec<String> =
+        unread.iter().take(TOPICS_SHOWN_MAX).map(|(topic, records)| format!("`{topic}` ({records})")).collect();
+    if unread.len() > TOPICS_SHOWN_MAX {
+        named.push(format!("{} more", unread.len() - TOPICS_SHOWN_MAX));
+    }
+    Some(Finding {
+        route: None,
+        code: "no-route",
+        what: format!(
+            "no route reads the topic of some of the newest records, so nobody delivers them: {}",
+            named.join(", ")
+        ),
+        fix: Some(format!("add `{first}` to the topics of a route; what is still in the log is then delivered")),
+    })
+}
+
+fn messages(count: u64, one: &str, several: &str) -> String {
+    if count == 1 { format!("1 message {one}") } else { format!("{count} messages {several}") }
+}
