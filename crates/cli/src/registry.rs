@@ -2,7 +2,7 @@
 //!
 //! A new adapter is one line here. A scheme that is unknown names the known ones.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use postrider::{
     Envelope, Result,
@@ -68,6 +68,9 @@ pub(crate) struct Roles<'a> {
 
 /// What the command line asks of a store beside its contracts.
 pub(crate) trait StoreAdapter: Sync {
+    /// Whether a place can be right, as far as that shows without connecting to anything.
+    fn check(&self, place: &Place) -> Result<()>;
+
     /// Opens it. With `migrate`, makes it if there is none and brings its schema up to date; without, changes nothing.
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>>;
 
@@ -89,7 +92,9 @@ pub(crate) trait StoreAdapter: Sync {
 
 /// The store that a URL means, and the rest of the URL.
 pub(crate) fn store(url: &str) -> Result<(&'static dyn StoreAdapter, String), String> {
-    let (adapter, rest) = look_up("a store", STORES, url)?;
+    // Both spellings are in use; `DATABASE_URL` often has the longer one.
+    let url = url.strip_prefix("postgresql:").map_or(Cow::Borrowed(url), |rest| Cow::Owned(format!("postgres:{rest}")));
+    let (adapter, rest) = look_up("a store", STORES, &url)?;
     if rest.is_empty() {
         return Err(format!("`{url}` does not say which; write the place behind the colon, such as `sqlite:app.db`"));
     }
@@ -129,6 +134,7 @@ mod tests {
     fn known_schemes_are_found() {
         assert_eq!(store("sqlite:app.db").map(|(_, rest)| rest), Ok("app.db".to_owned()));
         assert_eq!(store("postgres://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
+        assert_eq!(store("postgresql://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
         assert!(transport("stdout").is_ok() && transport("discard").is_ok());
     }

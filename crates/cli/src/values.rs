@@ -22,6 +22,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
+/// A duration as it would be written: in the largest unit that leaves no rest.
+pub(crate) fn show_duration(duration: Duration) -> String {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    let whole = DURATIONS.iter().rev().find(|(_, worth)| micros.is_multiple_of(*worth));
+    let (unit, worth) = whole.filter(|_| micros > 0).unwrap_or(&("s", 1_000_000));
+    format!("{}{unit}", micros / worth)
+}
+
 /// A size in bytes: `512B`, `16MiB`.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     let bytes = quantity(text, SIZES).and_then(|bytes| usize::try_from(bytes).ok());
@@ -98,6 +106,13 @@ mod tests {
         }
         for bad in ["30", "", "s", "-1s", "1 s", "1.s", ".5s", "1e3s", "5 minutes", "99999999999999999999d", "1.2.3s"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_as_they_are_written() {
+        for text in ["250ms", "30s", "90m", "7d", "0s", "1us"] {
+            assert_eq!(show_duration(duration(text).unwrap()), text);
         }
     }
 

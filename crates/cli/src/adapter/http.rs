@@ -13,10 +13,10 @@ pub(crate) fn open(destination: &Destination<'_>) -> Result<Arc<dyn Publisher>> 
     };
     let mut builder = http.builder(destination.url);
     for place in &http.secrets {
-        builder = builder.secret(Secret::parse(&place.look_up()?)?);
+        builder = builder.secret(Secret::parse(&place.get()?)?);
     }
     for (name, place) in &http.headers {
-        builder = builder.header(name, &place.look_up()?);
+        builder = builder.header(name, &place.get()?);
     }
     Ok(Arc::new(builder.build()?))
 }

@@ -15,6 +15,10 @@ use crate::registry::{OpenStore, Place, Roles, StoreAdapter};
 pub(crate) struct Adapter;
 
 impl StoreAdapter for Adapter {
+    fn check(&self, place: &Place) -> Result<()> {
+        PostgresStore::builder(&url(place)).schema(schema(place)).prefix(prefix(place)).check()
+    }
+
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
             let mut builder =

@@ -20,6 +20,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Adapter;
 
 impl StoreAdapter for Adapter {
+    fn check(&self, place: &Place) -> Result<()> {
+        dialect(place).map(|_| ())
+    }
+
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
             refuse_server_settings(place)?;

@@ -5,6 +5,7 @@ mod config;
 mod dead;
 mod doctor;
 mod enqueue;
+mod init;
 mod migrate;
 mod replay;
 mod route;
@@ -27,6 +28,8 @@ use crate::{
 pub(crate) enum Command {
     /// Shows the whole of it in a minute: orders are committed, processes are killed, nothing is lost.
     Demo(demo::Arguments),
+    /// Writes a commented configuration for a store and a transport.
+    Init(init::Arguments),
     /// Runs the relay daemon.
     Run(run::Arguments),
     /// The configuration file.
@@ -63,6 +66,7 @@ impl Command {
     pub(crate) fn run(self) -> Outcome {
         match self {
             Self::Demo(arguments) => demo::run(&arguments),
+            Self::Init(arguments) => init::run(&arguments),
             Self::Run(arguments) => run::run(&arguments),
             Self::Config(action) => config::run(&action),
             Self::Migrate(action) => migrate::run(&action),

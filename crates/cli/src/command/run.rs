@@ -1,18 +1,16 @@
-//! `postrider run`: the relay daemon. SIGTERM or Ctrl-C drains it; a second one ends it at once.
-
-use std::path::PathBuf;
+//! `postrider run`: the relay daemon. SIGTERM or Ctrl-C drains it; a second one ends it at once; SIGHUP reads its
+//! configuration again.
 
 use clap::Args;
 
-use crate::{config::Config, daemon, exit::Outcome};
+use crate::{config::Source, daemon, exit::Outcome};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE", default_value = "postrider.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    source: Source,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    daemon::run(&Config::load(&arguments.config)?)
+    daemon::run(&arguments.source)
 }

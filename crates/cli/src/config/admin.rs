@@ -8,15 +8,13 @@
 //!
 //! Without the section nothing is listened on.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::{
-    reader::{Section, written},
+    reader::Section,
     secret,
+    shapes::{address, written},
 };
-
-/// The port, unless another is given.
-const PORT: u16 = 9464;
 
 /// The shortest token that is worth the name.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -32,20 +30,16 @@ impl AdminConfig {
     /// The token itself.
     pub(crate) fn token(&self) -> postrider::Result<Option<String>> {
         let Some(place) = &self.token else { return Ok(None) };
-        let token = place.look_up()?;
-        if token.len() < TOKEN_BYTES_MIN {
-            return Err(postrider::Error::invalid("the token of `[admin]` is too short to be one")
-                .with("bytes", token.len())
-                .with("least", TOKEN_BYTES_MIN));
-        }
+        let token = place.get()?;
+        check_token(&token).map_err(postrider::Error::invalid)?;
         Ok(Some(token))
     }
 }
 
 pub(super) fn read(top: &mut Section<'_, '_>) -> Option<AdminConfig> {
     let mut section = top.section("admin")?;
-    let listen = section.get("listen", written(address)).unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into());
-    let token = section.get("token", secret::Place::read);
+    let listen = section.value("listen", written(address));
+    let token = section.secrets("token", |value| Ok(vec![secret::Place::read(value)?]), check_token).pop();
     if !listen.ip().is_loopback() && !section.has("token") {
         section.object(
             "listen",
@@ -57,6 +51,9 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> Option<AdminConfig> {
     Some(AdminConfig { listen, token })
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "must be an address and a port, such as \"127.0.0.1:9464\"".to_owned())
+fn check_token(token: &str) -> Result<(), String> {
+    match token.len() {
+        TOKEN_BYTES_MIN.. => Ok(()),
+        bytes => Err(format!("is too short to be a token: {bytes} bytes, and it needs at least {TOKEN_BYTES_MIN}")),
+    }
 }

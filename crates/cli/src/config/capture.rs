@@ -28,7 +28,9 @@ use toml::de::DeValue;
 
 use super::{
     Problem, Problems,
-    reader::{Document, Section, boolean, one_of, text, texts},
+    overrides::Overrides,
+    reader::{Document, Section},
+    shapes::{boolean, one_of, text, texts},
 };
 use crate::exit::{Code, Failure};
 
@@ -38,13 +40,15 @@ pub(crate) fn load(path: &Path) -> Result<Vec<Capture>, Failure> {
         Failure::because(Code::Usage, format!("the mapping {} cannot be read", path.display()), &error)
     })?;
     parse(&text).map_err(|problems| {
-        let listed = Problems { file: path, problems: &problems };
+        let listed = Problems { file: &path.display().to_string(), problems: &problems };
         Failure::usage(format!("the mapping is not usable\n{listed}"))
     })
 }
 
 fn parse(text: &str) -> Result<Vec<Capture>, Vec<Problem>> {
-    let (document, table) = Document::parse(text)?;
+    // The environment has nothing to say about a mapping.
+    let nothing_else = Overrides::default();
+    let (document, table) = Document::parse(text, &[], &nothing_else)?;
     let mut top = document.top(&table);
     let sections = top.sections("capture");
     if sections.is_empty() {
@@ -172,7 +176,7 @@ mod tests {
 
     fn problems(text: &str) -> Vec<String> {
         let problems = parse(text).unwrap_err();
-        problems.iter().map(|problem| format!("{}: {} {}", problem.line, problem.key, problem.what)).collect()
+        problems.iter().map(|problem| format!("{}: {} {}", problem.origin, problem.key, problem.what)).collect()
     }
 
     #[test]
@@ -190,19 +194,19 @@ mod tests {
                     order_by = \"at\"\n[capture.insert]\nwhen = \"true) OR (true\"\nname = \"n\"\n";
         let found = problems(text);
         let expected = [
-            "2: capture.table a table is written with its schema",
-            "3: capture.topic a name has 1 to 255",
-            "4: capture.payload is \"row\"",
-            "5: capture.topics unknown key; did you mean `topic`?",
-            "9: capture.key a column has 1 to 63 bytes",
-            "10: capture.headers header name must be lower-case",
-            "11: capture.order_by is for the rows that exist already",
-            "13: capture.insert.when a condition closes a parenthesis",
+            "line 2: capture.table a table is written with its schema",
+            "line 3: capture.topic a name has 1 to 255",
+            "line 4: capture.payload is \"row\"",
+            "line 5: capture.topics unknown key; did you mean `topic`?",
+            "line 9: capture.key a column has 1 to 63 bytes",
+            "line 10: capture.headers header name must be lower-case",
+            "line 11: capture.order_by is for the rows that exist already",
+            "line 13: capture.insert.when a condition closes a parenthesis",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.starts_with(expected), "{found} is not {expected}");
         }
-        assert_eq!(problems(""), ["1: capture missing: name at least one table in a `[[capture]]`"]);
+        assert_eq!(problems(""), ["line 1: capture missing: name at least one table in a `[[capture]]`"]);
     }
 }

@@ -6,22 +6,22 @@ use postrider::http::{Builder, Guard, HttpPublisher, Mode, Network, Secret};
 use toml::de::DeValue;
 
 use super::{
-    reader::{Section, boolean, number, numbers, one_of, text, texts, written},
+    reader::Section,
     secret::Place,
+    shapes::{numbers, texts},
 };
-use crate::values;
 
-/// What the file says about an endpoint. What is `None` is left to the publisher's default.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What the file says about an endpoint.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HttpConfig {
     /// The secrets to sign with; more than one during a rotation.
     pub(crate) secrets: Vec<Place>,
     unsigned: bool,
     mode: Mode,
-    source: Option<String>,
-    concurrency: Option<u32>,
-    pub(crate) timeout: Option<Duration>,
-    payload_max: Option<usize>,
+    source: String,
+    concurrency: u32,
+    pub(crate) timeout: Duration,
+    payload_max: usize,
     allow_http: bool,
     allow_private: bool,
     allow: Vec<Network>,
@@ -37,21 +37,15 @@ impl HttpConfig {
         let mut guard = Guard::default().allow_http(self.allow_http).allow_private(self.allow_private);
         guard = self.allow.iter().fold(guard, |guard, network| guard.allow(*network));
         guard = self.ports.iter().fold(guard, |guard, port| guard.allow_port(*port));
-        let mut builder = HttpPublisher::builder(url).mode(self.mode).guard(guard);
+        let mut builder = HttpPublisher::builder(url)
+            .mode(self.mode)
+            .guard(guard)
+            .source(&self.source)
+            .concurrency(self.concurrency)
+            .timeout(self.timeout)
+            .payload_bytes_max(self.payload_max);
         if self.unsigned {
             builder = builder.unsigned();
-        }
-        if let Some(source) = &self.source {
-            builder = builder.source(source);
-        }
-        if let Some(requests) = self.concurrency {
-            builder = builder.concurrency(requests);
-        }
-        if let Some(timeout) = self.timeout {
-            builder = builder.timeout(timeout);
-        }
-        if let Some(bytes) = self.payload_max {
-            builder = builder.payload_bytes_max(bytes);
         }
         if let Some(path) = &self.ca_file {
             builder = builder.ca_file(path);
@@ -61,11 +55,11 @@ impl HttpConfig {
 
     /// How long a publish may take if the route does not say: room for the turn and for the request.
     pub(crate) fn publish_timeout(&self) -> Duration {
-        self.timeout.map_or(Duration::from_secs(30), |timeout| (timeout * 2).max(Duration::from_secs(30)))
+        (self.timeout * 2).max(Duration::from_secs(30))
     }
 }
 
-/// Reads the table of a route, whose transport is `url`. Everything is checked but what must be looked up.
+/// Reads the table of a route, whose transport is `url`. What must be looked up is checked later.
 pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<HttpConfig> {
     const MODES: &[(&str, Mode)] = &[("binary", Mode::Binary), ("structured", Mode::Structured)];
     let section = route.section("http");
@@ -86,21 +80,25 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Htt
         }
         (None, None) => return None,
     };
+    let (port_least, port_most) = section.range("ports");
     let http = HttpConfig {
-        secrets: section.get("secret", secrets).unwrap_or_default(),
-        unsigned: section.get("unsigned", boolean).unwrap_or(false),
-        mode: section.get("mode", one_of(MODES)).unwrap_or_default(),
-        source: section.get("source", text),
-        concurrency: section.get("concurrency", number(1, 64)),
-        timeout: section.get("timeout", written(values::duration)),
-        payload_max: section.get("payload_max", written(values::size)),
-        allow_http: section.get("allow_http", boolean).unwrap_or(false),
-        allow_private: section.get("allow_private", boolean).unwrap_or(false),
+        secrets: section
+            .secrets("secret", secrets, |secret| Secret::parse(secret).map(|_| ()).map_err(|error| error.to_string())),
+        unsigned: section.boolean_or_default("unsigned"),
+        mode: section.word_or_default("mode", MODES),
+        source: section.text_or_default("source"),
+        concurrency: section.number_or_default("concurrency"),
+        timeout: section.duration_or_default("timeout"),
+        payload_max: section.size_or_default("payload_max"),
+        allow_http: section.boolean_or_default("allow_http"),
+        allow_private: section.boolean_or_default("allow_private"),
         allow: section.get("allow", networks).unwrap_or_default(),
-        ports: section.get("ports", ports).unwrap_or_default(),
-        ca_file: section.get("ca_file", text).map(PathBuf::from),
+        ports: section.get("ports", ports(port_least, port_most)).unwrap_or_default(),
+        ca_file: section.text("ca_file").map(PathBuf::from),
         headers: section.get("headers", headers).unwrap_or_default(),
     };
+    let places: Vec<Place> = http.headers.iter().map(|(_, place)| place.clone()).collect();
+    section.check_later("headers", &places, |_| Ok(()));
     match (section.has("secret"), http.unsigned) {
         (false, false) => {
             section.object("secret", "missing; or write `unsigned = true`, and nobody can know who speaks");
@@ -136,9 +134,11 @@ fn networks(value: &DeValue<'_>) -> Result<Vec<Network>, String> {
     texts(value)?.iter().map(|text| text.parse().map_err(|error: postrider::Error| error.to_string())).collect()
 }
 
-fn ports(value: &DeValue<'_>) -> Result<Vec<u16>, String> {
-    let numbers = numbers(1, u32::from(u16::MAX))(value)?;
-    Ok(numbers.into_iter().filter_map(|port| u16::try_from(port).ok()).collect())
+fn ports(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<Vec<u16>, String> {
+    move |value| {
+        let numbers = numbers(least, most)(value)?;
+        Ok(numbers.into_iter().filter_map(|port| u16::try_from(port).ok()).collect())
+    }
 }
 
 fn headers(value: &DeValue<'_>) -> Result<Vec<(String, Place)>, String> {

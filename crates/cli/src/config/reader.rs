@@ -1,7 +1,9 @@
-//! Reads a TOML document section by section and gathers *every* problem, each with its line and its key.
+//! Reads a TOML document section by section and gathers *every* problem, each with its key and where it was given.
 //!
-//! Asking for a key makes it known; when a section is closed, keys that nobody asked for are problems too, with the
-//! nearest known name. So the list of known keys is the code that reads them, and cannot fall behind it.
+//! Asking for a key makes it known; when a section is closed, keys that nobody asked for are problems too, with the nearest
+//! known name, and what was asked for is noted for `config show`. A document with a table of [keys](super::keys) takes ranges
+//! and defaults from it and cannot ask for a key that is not there. Values that were given beside the file, in the
+//! environment or on the command line, stand in the same document, behind its text.
 
 use std::cell::RefCell;
 
@@ -10,11 +12,20 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+use super::{
+    keys::{self, Key},
+    nearest::nearest,
+    overrides::Overrides,
+    secret::{self, Later},
+    shapes::kind,
+    show::{Origin, Shown},
+};
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Problem {
-    /// From 1.
-    pub(crate) line: usize,
+    /// Where it was given.
+    pub(crate) origin: Origin,
     /// The key, with its sections, if it is about one.
     pub(crate) key: String,
     /// What is wrong, and what would be right.
@@ -24,15 +35,38 @@ pub(crate) struct Problem {
 /// A document being read.
 pub(super) struct Document<'i> {
     text: &'i str,
+    keys: &'static [Key],
+    overrides: &'i Overrides,
+    /// In place of a section that is not there.
+    nothing: DeTable<'i>,
     problems: RefCell<Vec<Problem>>,
+    shown: RefCell<Vec<Shown>>,
+    later: RefCell<Vec<Later>>,
 }
 
 impl<'i> Document<'i> {
-    /// Parses the text; what follows borrows from it.
-    pub(super) fn parse(text: &'i str) -> Result<(Self, Spanned<DeTable<'i>>), Vec<Problem>> {
-        let document = Self { text, problems: RefCell::default() };
+    /// Parses a text and sets the overrides into it; what follows borrows from both.
+    pub(super) fn parse(
+        text: &'i str,
+        keys: &'static [Key],
+        overrides: &'i Overrides,
+    ) -> Result<(Self, Spanned<DeTable<'i>>), Vec<Problem>> {
+        let document = Self {
+            text,
+            keys,
+            overrides,
+            nothing: DeTable::new(),
+            problems: RefCell::default(),
+            shown: RefCell::default(),
+            later: RefCell::default(),
+        };
         match DeTable::parse(text) {
-            Ok(table) => Ok((document, table)),
+            Ok(mut table) => {
+                for (at, key, what) in overrides.apply(text.len() + 1, table.get_mut()) {
+                    document.report(at, key, what);
+                }
+                Ok((document, table))
+            }
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 document.report(at, String::new(), format!("not TOML: {}", error.message()));
@@ -43,25 +77,57 @@ impl<'i> Document<'i> {
 
     /// The top of the document.
     pub(super) fn top<'d>(&'d self, table: &'d Spanned<DeTable<'i>>) -> Section<'d, 'i> {
-        Section {
-            document: self,
-            table: table.get_ref(),
-            path: String::new(),
-            at: table.span().start,
-            known: Vec::new(),
-        }
+        let at = table.span().start;
+        Section { document: self, table: table.get_ref(), path: String::new(), instance: 0, at, known: Vec::new() }
     }
 
-    fn report(&self, at: usize, key: String, what: String) {
-        let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
-        self.problems.borrow_mut().push(Problem { line, key, what });
+    /// Looks up what is only named, and reports what is not there or not right.
+    pub(super) fn look_up_secrets(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for Later { at, key, place, check } in self.later.take() {
+            match place.look_up() {
+                Ok((secret, warning)) => {
+                    warnings.extend(warning.map(|what| format!("{}: `{key}` {what}", self.origin(at))));
+                    if let Err(what) = check(&secret) {
+                        self.report(at, key, what);
+                    }
+                }
+                Err(error) => self.report(at, key, error.chain()),
+            }
+        }
+        warnings
+    }
+
+    /// What the document comes down to, in the order of the table.
+    pub(super) fn into_shown(self) -> Vec<Shown> {
+        let mut shown = self.shown.into_inner();
+        shown.sort_by_key(|value| (value.section_rank, value.instance, value.rank));
+        shown
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(super) fn is_right(&self) -> bool {
+        self.problems.borrow().is_empty()
     }
 
     /// Every problem, in the order of the file.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
+        problems.dedup();
         problems
+    }
+
+    fn report(&self, at: usize, key: String, what: String) {
+        self.problems.borrow_mut().push(Problem { origin: self.origin(at), key, what });
+    }
+
+    /// Offsets behind the text are overrides.
+    fn origin(&self, at: usize) -> Origin {
+        match at.checked_sub(self.text.len() + 1) {
+            Some(number) => Origin::Given(self.overrides.source(number)),
+            None => Origin::File { line: self.text[..at.min(self.text.len())].matches('\n').count() + 1 },
+        }
     }
 }
 
@@ -70,6 +136,8 @@ pub(super) struct Section<'d, 'i> {
     document: &'d Document<'i>,
     table: &'d DeTable<'i>,
     path: String,
+    /// Which of several sections of this name.
+    instance: usize,
     at: usize,
     known: Vec<&'static str>,
 }
@@ -81,7 +149,7 @@ impl<'d, 'i> Section<'d, 'i> {
         key: &'static str,
         read: impl FnOnce(&DeValue<'i>) -> Result<T, String>,
     ) -> Option<T> {
-        self.known.push(key);
+        self.know(key);
         let value = self.table.get(key)?;
         read(value.get_ref()).map_err(|what| self.document.report(value.span().start, self.full(key), what)).ok()
     }
@@ -98,18 +166,53 @@ impl<'d, 'i> Section<'d, 'i> {
         self.get(key, read)
     }
 
+    /// As [`Self::get`]; without a good value, the default of the table.
+    pub(super) fn value<T>(&mut self, key: &'static str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
+        if let Some(found) = self.get(key, &read) {
+            return found;
+        }
+        let text = self.key(key).value().expect("a key that is read like this has a default");
+        let value = DeValue::parse(text).expect("a default is TOML");
+        read(value.get_ref()).expect("a default is right")
+    }
+
+    /// A secret, or several. What it is, is looked up once the file is right, and then has to pass `check`.
+    pub(super) fn secrets(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&DeValue<'i>) -> Result<Vec<secret::Place>, String>,
+        check: fn(&str) -> Result<(), String>,
+    ) -> Vec<secret::Place> {
+        let places = self.get(key, read).unwrap_or_default();
+        self.check_later(key, &places, check);
+        places
+    }
+
+    /// Has secrets looked up and checked once the file is right.
+    pub(super) fn check_later(&self, key: &str, places: &[secret::Place], check: fn(&str) -> Result<(), String>) {
+        let at = self.table.get(key).map_or(self.at, |value| value.span().start);
+        let later = places.iter().map(|place| Later { at, key: self.full(key), place: place.clone(), check });
+        self.document.later.borrow_mut().extend(later);
+    }
+
     /// A table inside this one.
     pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'d, 'i>> {
         self.known.push(key);
         let value = self.table.get(key)?;
         match value.get_ref() {
-            DeValue::Table(table) => Some(self.inside(key, table, value.span().start)),
+            DeValue::Table(table) => Some(self.inside(key, table, self.instance, value.span().start)),
             other => {
                 let what = format!("must be a table (`[{}]`), not {}", self.full(key), kind(other));
                 self.document.report(value.span().start, self.full(key), what);
                 None
             }
         }
+    }
+
+    /// A table inside this one, or an empty one in its place: everything in it has a default.
+    pub(super) fn section_or_empty(&mut self, key: &'static str) -> Section<'d, 'i> {
+        let found = self.section(key);
+        found.unwrap_or_else(|| self.inside(key, &self.document.nothing, self.instance, self.at))
     }
 
     /// The tables of an array of tables.
@@ -121,18 +224,23 @@ impl<'d, 'i> Section<'d, 'i> {
             self.document.report(value.span().start, self.full(key), what);
             return Vec::new();
         };
-        let tables = array.iter().filter_map(|item| match item.get_ref() {
-            DeValue::Table(table) => Some(self.inside(key, table, item.span().start)),
+        let tables = array.iter().enumerate().filter_map(|(instance, item)| match item.get_ref() {
+            DeValue::Table(table) => Some(self.inside(key, table, instance, item.span().start)),
             other => {
-                self.document.report(
-                    item.span().start,
-                    self.full(key),
-                    format!("must be a table, not {}", kind(other)),
-                );
+                let what = format!("must be a table, not {}", kind(other));
+                self.document.report(item.span().start, self.full(key), what);
                 None
             }
         });
         tables.collect()
+    }
+
+    /// One table, or an array of them.
+    pub(super) fn one_or_more(&mut self, key: &'static str) -> Vec<Section<'d, 'i>> {
+        match self.table.get(key).map(Spanned::get_ref) {
+            Some(DeValue::Array(_)) => self.sections(key),
+            _ => self.section(key).into_iter().collect(),
+        }
     }
 
     /// Whether a key is there, right or wrong.
@@ -146,136 +254,51 @@ impl<'d, 'i> Section<'d, 'i> {
         self.document.report(at, self.full(key), what.into());
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that nobody asked for, and notes the others.
     pub(super) fn close(self) {
         for key in self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref())) {
-            let near = nearest(key.get_ref(), &self.known);
-            let hint =
-                near.map_or_else(|| format!("known are {}", self.known.join(", ")), |n| format!("did you mean `{n}`?"));
+            let hint = self.hint(key.get_ref());
             self.document.report(key.span().start, self.full(key.get_ref()), format!("unknown key; {hint}"));
+        }
+        for name in &self.known {
+            let Some((rank, key)) = keys::find(&self.full(name)).filter(|_| !self.document.keys.is_empty()) else {
+                continue;
+            };
+            let given = self.table.get(*name);
+            let origin = given.map_or(Origin::Default, |value| self.document.origin(value.span().start));
+            let shown = Shown::new(rank, key, self.instance, given.map(Spanned::get_ref), origin);
+            self.document.shown.borrow_mut().push(shown);
         }
     }
 
-    fn inside(&self, key: &str, table: &'d DeTable<'i>, at: usize) -> Section<'d, 'i> {
-        Section { document: self.document, table, path: self.full(key), at, known: Vec::new() }
+    /// What somebody may have meant: a name of this section, or the same name in another one.
+    fn hint(&self, key: &str) -> String {
+        if let Some(near) = nearest(key, &self.known) {
+            return format!("did you mean `{near}`?");
+        }
+        if let Some(elsewhere) = self.document.keys.iter().find(|known| known.name() == key) {
+            return format!("it belongs to `{}`", elsewhere.section());
+        }
+        format!("known are {}", self.known.join(", "))
+    }
+
+    /// What the table says of a key.
+    pub(super) fn key(&self, key: &str) -> &'static Key {
+        keys::find(&self.full(key)).expect("every key that is read stands in the table").1
+    }
+
+    fn know(&mut self, key: &'static str) {
+        if !self.document.keys.is_empty() {
+            self.key(key);
+        }
+        self.known.push(key);
+    }
+
+    fn inside(&self, key: &str, table: &'d DeTable<'i>, instance: usize, at: usize) -> Section<'d, 'i> {
+        Section { document: self.document, table, path: self.full(key), instance, at, known: Vec::new() }
     }
 
     fn full(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
-    }
-}
-
-/// The known name that a mistyped one is closest to, if it is close at all.
-pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let similarity = |other: &str| strsim::jaro_winkler(name, other);
-    let best = known.iter().copied().max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
-    (similarity(best) > 0.75).then_some(best)
-}
-
-pub(super) fn text(value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::String(text) => Ok(text.to_string()),
-        other => Err(format!("must be a text in quotes, not {}", kind(other))),
-    }
-}
-
-/// One text, or several.
-pub(super) fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    match value {
-        DeValue::Array(items) => items.iter().map(|item| text(item.get_ref())).collect(),
-        other => text(other).map(|one| vec![one]).map_err(|_| format!("must be a list of texts, not {}", kind(other))),
-    }
-}
-
-pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
-    match value {
-        DeValue::Boolean(on) => Ok(*on),
-        other => Err(format!("must be true or false, not {}", kind(other))),
-    }
-}
-
-/// A whole number inside a range.
-pub(super) fn number(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<u32, String> {
-    move |value| {
-        let DeValue::Integer(digits) = value else {
-            return Err(format!("must be a whole number, not {}", kind(value)));
-        };
-        let parsed = i128::from_str_radix(digits.as_str(), digits.radix()).unwrap_or(i128::MAX);
-        let inside = u32::try_from(parsed).ok().filter(|number| (least..=most).contains(number));
-        inside.ok_or_else(|| format!("is {digits}; it lies between {least} and {most}"))
-    }
-}
-
-/// One whole number inside a range, or several.
-pub(super) fn numbers(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<Vec<u32>, String> {
-    move |value| match value {
-        DeValue::Array(items) => items.iter().map(|item| number(least, most)(item.get_ref())).collect(),
-        one => number(least, most)(one).map(|number| vec![number]),
-    }
-}
-
-/// A number that may have decimals.
-pub(super) fn decimal(value: &DeValue<'_>) -> Result<f64, String> {
-    let written = match value {
-        DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
-        DeValue::Float(digits) => digits.as_str(),
-        other => return Err(format!("must be a number, not {}", kind(other))),
-    };
-    written.parse().map_err(|_| format!("`{written}` is not a number"))
-}
-
-/// A text that `read` understands, such as a duration.
-pub(super) fn written<T>(read: impl Fn(&str) -> Result<T, String>) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
-    move |value| match value {
-        DeValue::String(text) => read(text),
-        // A number without a unit: the same sentence as for any other text that lacks one.
-        DeValue::Integer(digits) => read(&digits.to_string()),
-        DeValue::Float(digits) => read(digits.as_str()),
-        other => Err(format!("must be a text in quotes, not {}", kind(other))),
-    }
-}
-
-/// One of a few words.
-pub(super) fn one_of<T: Copy>(words: &'static [(&'static str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
-    move |value| {
-        let word = text(value)?;
-        let found = words.iter().find(|(name, _)| *name == word).map(|(_, meaning)| *meaning);
-        found.ok_or_else(|| {
-            let names: Vec<String> = words.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-            format!("is \"{word}\"; it is one of {}", names.join(", "))
-        })
-    }
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a text",
-        DeValue::Integer(_) | DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_offered_only_if_it_is_near() {
-        let known = ["lease_life", "heartbeat_every", "drain_deadline"];
-        assert_eq!(nearest("lease_live", &known), Some("lease_life"));
-        assert_eq!(nearest("heartbeat", &known), Some("heartbeat_every"));
-        assert_eq!(nearest("colour", &known), None);
-    }
-
-    #[test]
-    fn numbers_outside_of_their_range_are_refused_however_large() {
-        for text in ["0", "300", "-1", "99999999999999999999999999999999999999999"] {
-            let value = DeValue::parse(text).unwrap();
-            assert!(number(1, 256)(value.get_ref()).unwrap_err().contains("between 1 and 256"), "{text}");
-        }
-        assert_eq!(number(1, 256)(DeValue::parse("0x10").unwrap().get_ref()), Ok(16));
     }
 }

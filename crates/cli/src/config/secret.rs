@@ -6,14 +6,18 @@
 //! secret = { file = "secrets/partner" }     # a file that not everybody can read
 //! ```
 //!
-//! Where it is, is checked with the file; what it is, is looked up when the destination is opened. None of it is printed.
+//! Where it is, and whether something is there, is checked with the file; it is looked up again whenever what needs it is
+//! opened. None of it is printed.
+//!
+//! A file that everybody can read is refused if it is ours: that can be mended. One that belongs to somebody else is taken,
+//! with a warning: a container mounts its secrets like that, owned by root and readable for all who are inside.
 
 use std::{env, fmt, fs, path::PathBuf};
 
 use postrider::{Error, ErrorKind, Result};
 use toml::de::DeValue;
 
-use super::reader::{nearest, text};
+use super::{nearest::nearest, shapes::text};
 
 /// Most bytes of a file with a secret: a file that is larger is not one.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -62,10 +66,15 @@ impl Place {
     }
 
     /// The secret itself.
-    pub(crate) fn look_up(&self) -> Result<String> {
+    pub(crate) fn get(&self) -> Result<String> {
+        Ok(self.look_up()?.0)
+    }
+
+    /// The secret itself, and what should be said about where it is.
+    pub(crate) fn look_up(&self) -> Result<(String, Option<String>)> {
         match self {
-            Self::Value(value) => Ok(value.clone()),
-            Self::Env(name) => env::var(name).map_err(|_| {
+            Self::Value(value) => Ok((value.clone(), None)),
+            Self::Env(name) => env::var(name).map(|value| (value, None)).map_err(|_| {
                 Error::new(ErrorKind::NotFound, "the variable of the environment that holds a secret is not set")
                     .with("variable", name)
             }),
@@ -76,32 +85,54 @@ impl Place {
                         .caused_by(error)
                 };
                 let metadata = fs::metadata(path).map_err(failed)?;
-                refuse_open_file(path, &metadata)?;
+                let warning = judge_permissions(path, &metadata)?;
                 if metadata.len() > FILE_BYTES_MAX {
                     return Err(Error::invalid("the file that holds a secret is larger than 64 KiB")
                         .with("path", path.display()));
                 }
-                Ok(fs::read_to_string(path).map_err(failed)?.trim().to_owned())
+                Ok((fs::read_to_string(path).map_err(failed)?.trim().to_owned(), warning))
             }
         }
     }
 }
 
+/// A secret that is looked up and checked once the file is right.
+pub(super) struct Later {
+    pub(super) at: usize,
+    pub(super) key: String,
+    pub(super) place: Place,
+    pub(super) check: fn(&str) -> Result<(), String>,
+}
+
 /// A secret that everybody on the machine can read is none.
 #[cfg(unix)]
-fn refuse_open_file(path: &std::path::Path, metadata: &fs::Metadata) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    if metadata.permissions().mode() & 0o004 == 0 {
-        return Ok(());
+fn judge_permissions(path: &std::path::Path, metadata: &fs::Metadata) -> Result<Option<String>> {
+    use std::os::unix::fs::MetadataExt;
+    judge(path, metadata.mode(), metadata.uid(), rustix::process::geteuid().as_raw())
+}
+
+#[cfg(unix)]
+fn judge(path: &std::path::Path, mode: u32, owner: u32, own: u32) -> Result<Option<String>> {
+    if mode & 0o004 == 0 {
+        return Ok(None);
     }
-    Err(Error::new(ErrorKind::Denied, "the file that holds a secret can be read by everybody; take that right away")
-        .with("path", path.display())
-        .with("command", format!("chmod o-r {}", path.display())))
+    if owner == own {
+        let message = "the file that holds a secret can be read by everybody; take that right away (Kubernetes: \
+                       `defaultMode: 0400` of the volume)";
+        return Err(Error::new(ErrorKind::Denied, message)
+            .with("path", path.display())
+            .with("command", format!("chmod o-r {}", path.display())));
+    }
+    Ok(Some(format!(
+        "names a file that everybody can read and that belongs to somebody else: {} (Kubernetes: give the volume \
+         `defaultMode: 0440`, and the pod an `fsGroup`)",
+        path.display()
+    )))
 }
 
 #[cfg(not(unix))]
-fn refuse_open_file(_path: &std::path::Path, _metadata: &fs::Metadata) -> Result<()> {
-    Ok(())
+fn judge_permissions(_path: &std::path::Path, _metadata: &fs::Metadata) -> Result<Option<String>> {
+    Ok(None)
 }
 
 impl fmt::Debug for Place {
@@ -134,7 +165,8 @@ mod tests {
     #[test]
     fn what_says_nothing_or_too_much_is_refused_and_not_repeated() {
         for (toml, word) in [
-            ("{ evn = \"canary\" }", "known are value, env, file"),
+            ("{ evn = \"canary\" }", "did you mean `env`?"),
+            ("{ colour = \"canary\" }", "known are value, env, file"),
             ("{ vale = \"canary\" }", "did you mean `value`?"),
             ("{ env = \"canary\", file = \"canary\" }", "once"),
             ("{}", "once"),
@@ -155,12 +187,25 @@ mod tests {
         let place = Place::File(file.path().to_owned());
         for (mode, fine) in [(0o600, true), (0o640, true), (0o644, false), (0o604, false)] {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
-            match place.look_up() {
+            match place.get() {
                 Ok(secret) => assert!(fine && secret == "canary", "{mode:o}"),
                 Err(error) => assert!(!fine && error.to_string().contains("chmod o-r"), "{mode:o}: {error}"),
             }
         }
-        assert!(Place::File("no/such/file".into()).look_up().unwrap_err().to_string().contains("no/such/file"));
-        assert!(Place::Env("NO_SUCH_VARIABLE".into()).look_up().unwrap_err().to_string().contains("NO_SUCH_VARIABLE"));
+        assert!(Place::File("no/such/file".into()).get().unwrap_err().to_string().contains("no/such/file"));
+        assert!(Place::Env("NO_SUCH_VARIABLE".into()).get().unwrap_err().to_string().contains("NO_SUCH_VARIABLE"));
+    }
+
+    /// As a volume of Kubernetes has it: owned by root, and we are not.
+    #[cfg(unix)]
+    #[test]
+    fn an_open_file_of_somebody_else_is_taken_with_a_warning() {
+        let path = std::path::Path::new("mounted/secret");
+        let warning = judge(path, 0o100_644, 0, 1000).unwrap().unwrap();
+        assert!(warning.contains("mounted/secret") && warning.contains("defaultMode"), "{warning}");
+        assert_eq!(judge(path, 0o100_440, 0, 1000).unwrap(), None);
+        let refused = judge(path, 0o100_644, 1000, 1000).unwrap_err().to_string();
+        assert!(refused.contains("chmod o-r mounted/secret"), "{refused}");
+        assert!(judge(path, 0o100_644, 0, 0).is_err(), "root can change what it owns");
     }
 }

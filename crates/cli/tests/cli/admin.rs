@@ -101,15 +101,18 @@ fn a_token_guards_what_tells_more_than_a_word() {
 fn beyond_loopback_nothing_starts_without_a_token() {
     let place = Workplace::new();
     let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
-    for (more, code, word) in [
-        ("", 2, "is not a loopback address"),
-        ("token = \"short\"", 2, "too short"),
-        ("token = { env = \"NO_SUCH_TOKEN\" }", 1, "NO_SUCH_TOKEN"),
+    for (more, word) in [
+        ("", "relay.toml:6: `admin.listen` is not a loopback address"),
+        ("token = \"short\"", "relay.toml:7: `admin.token` is too short"),
+        ("token = { env = \"NO_SUCH_TOKEN\" }", "relay.toml:7: `admin.token` the variable of the environment"),
+        ("token = { file = \"no-such-file\" }", "relay.toml:7: `admin.token` the file that holds a secret"),
     ] {
         place.write("relay.toml", config(everywhere, "discard:", more));
-        let finished = place.run(&["run", "--config", "relay.toml"]);
-        assert_eq!(finished.code, code, "{more}: {finished:?}");
-        assert!(finished.stderr.contains(word), "{more}: {finished:?}");
+        for command in [&["run"][..], &["config", "check"]] {
+            let finished = place.run(&[command, &["--config", "relay.toml"]].concat());
+            assert_eq!(finished.code, 2, "{more}: {finished:?}");
+            assert!(finished.stderr.contains(word), "{more}: {finished:?}");
+        }
         assert!(!place.path("app.db").exists(), "nothing was made");
     }
 }

@@ -39,7 +39,7 @@ fn malformed_toml() {
     wrong_config(
         "",
         "  p.toml:1: `route` missing: a relay needs at least one `[[route]]`\n  \
-         p.toml:1: `store` missing: say where the messages are, such as `[store]` with `url = \"sqlite:app.db\"`",
+         p.toml:1: `store` missing: say where the messages are, such as `[store]` with `url = \"sqlite:app.db\"`, or set DATABASE_URL",
     );
 }
 
@@ -147,6 +147,7 @@ fn a_destination_that_cannot_be_opened() {
         2,
         "error: the destination of the route `a` cannot be opened\n  because: open the file to write messages to (path: gone/a.ndjson)\n  because: No such file or directory (os error 2)",
     );
+    assert!(!workplace.path("app.db").exists(), "the database is made last");
 }
 
 #[test]

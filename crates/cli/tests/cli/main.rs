@@ -7,6 +7,7 @@ mod admin;
 mod bad_input;
 mod capture;
 mod commands;
+mod configuration;
 mod daemon;
 mod demonstration;
 mod postgres;

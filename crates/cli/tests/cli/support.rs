@@ -52,7 +52,9 @@ impl Workplace {
     /// The binary in this directory.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
-        command.args(arguments).current_dir(self.folder.path()).env_remove("RUST_LOG").stdin(Stdio::null());
+        command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
+        // Whoever runs the tests may have their own.
+        command.env_remove("RUST_LOG").env_remove("DATABASE_URL");
         command
     }
 
@@ -111,7 +113,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    fn of(output: &Output) -> Self {
+    pub(crate) fn of(output: &Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout.clone()).unwrap(),

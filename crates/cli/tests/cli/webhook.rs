@@ -84,7 +84,7 @@ fn a_secret_that_cannot_be_used_stops_the_start_and_is_not_repeated() {
     workplace.write("hooks.toml", config(9));
     let start = || workplace.run(&["run", "--config", "hooks.toml"]);
     let missing = start();
-    assert!(missing.stderr.contains("`partner`") && missing.stderr.contains("cannot be read"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("hooks.toml:7: `route.http.secret` the file"), "{}", missing.stderr);
     keep_secret(&workplace, 0o644);
     let open = start();
     assert!(open.stderr.contains("chmod o-r secret"), "{}", open.stderr);

@@ -102,6 +102,17 @@ impl Builder {
         self
     }
 
+    /// Whether the options can be right, as far as that shows without a server: the URL, the certificates that it names,
+    /// schema and prefix.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`], naming what is wrong; never the URL, which may hold a password.
+    pub fn check(&self) -> Result<()> {
+        Postgres::new(&self.schema, &self.prefix)?;
+        migrations::check_block_bits(self.block_bits)?;
+        Access::parse(&self.url).map(|_| ())
+    }
+
     /// Opens the store. Dropping the future leaves the schema migrated or not, never half.
     ///
     /// # Errors

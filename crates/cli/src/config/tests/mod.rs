@@ -1,21 +1,37 @@
 //! What a file may say, and what is said about one that is wrong.
 
+mod beside;
+mod table;
+mod typos;
+
 use postrider::core::retry::{Backoff, Jitter};
+
+use std::time::Duration;
+
+use postrider::{
+    core::lease::Order,
+    core::retry::RetryPolicy,
+    relay::{OnDead, options::Options},
+};
 
 use super::*;
 
 const SMALLEST: &str = "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"all\"\ntransport = \"stdout\"\n";
 
+fn parsed(text: &str) -> Result<Config, Vec<Problem>> {
+    parse(text, &Overrides::default(), false).map(|loaded| loaded.config)
+}
+
 fn problems(text: &str) -> String {
-    let problems = Config::parse(text).unwrap_err();
-    Problems { file: Path::new("p.toml"), problems: &problems }.to_string()
+    let problems = parsed(text).unwrap_err();
+    Problems { file: "p.toml", problems: &problems }.to_string()
 }
 
 #[test]
 fn the_smallest_file_has_the_engines_defaults() {
-    let config = Config::parse(SMALLEST).unwrap();
-    assert_eq!(config.relay, Options::default());
-    assert!(config.store.migrate);
+    let config = parsed(SMALLEST).unwrap();
+    assert_eq!(config.relay.options, Options::default());
+    assert!(config.stores[0].migrate && !config.relay.allow_unrouted);
     let [route] = &config.routes[..] else { panic!("one route") };
     assert_eq!((route.lanes, route.order, route.on_dead), (1, Order::Key, OnDead::Hold));
     assert_eq!(route.retry, RetryPolicy::default());
@@ -24,7 +40,7 @@ fn the_smallest_file_has_the_engines_defaults() {
 
 #[test]
 fn everything_can_be_said() {
-    let config = Config::parse(
+    let config = parsed(
         r#"
         [store]
         url = "sqlite:shop.db"
@@ -56,12 +72,12 @@ fn everything_can_be_said() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.node_name.as_deref(), Some("east-1"));
-    assert_eq!(config.store.table_prefix.as_deref(), Some("shop_"));
-    assert_eq!(config.relay.keep_delivered, None);
-    assert_eq!(config.relay.heartbeat_every, Duration::from_millis(500));
+    assert_eq!(config.relay.name.as_deref(), Some("east-1"));
+    assert_eq!(config.stores[0].find().unwrap().1.table_prefix.as_deref(), Some("shop_"));
+    assert_eq!(config.relay.options.keep_delivered, None);
+    assert_eq!(config.relay.options.heartbeat_every, Duration::from_millis(500));
     let billing = &config.routes[0];
-    assert_eq!(billing.window_bytes, Some(16 << 20));
+    assert_eq!(billing.window_bytes, 16 << 20);
     let fixed = Backoff::Fixed { wait: Duration::from_millis(250) };
     assert_eq!(billing.retry, RetryPolicy { attempts_max: 3, backoff: fixed, jitter: Jitter::None });
     assert_eq!(config.routes[1].order, Order::Total);
@@ -69,8 +85,8 @@ fn everything_can_be_said() {
 
 #[test]
 fn a_short_lease_brings_a_short_heartbeat() {
-    let config = Config::parse(&format!("{SMALLEST}[relay]\nlease_life = \"1s\"\n")).unwrap();
-    assert_eq!(config.relay.heartbeat_every, Duration::from_millis(250));
+    let config = parsed(&format!("{SMALLEST}[relay]\nlease_life = \"1s\"\n")).unwrap();
+    assert_eq!(config.relay.options.heartbeat_every, Duration::from_millis(250));
 }
 
 #[test]
@@ -86,7 +102,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, topics, transport, lanes, order, start, on_dead, rate, window, window_bytes, publish_timeout, retry, http
+  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -105,7 +121,7 @@ fn values_that_contradict_each_other_are_refused() {
   p.toml:5: `relay.heartbeat_every` must be more than nothing and at most a third of `lease_life`
   p.toml:10: `route.lanes` a route with total order has one lane, because lanes have no order among each other
   p.toml:12: `route.name` two routes are named `a`
-  p.toml:14: `route.retry.factor` unknown key; known are attempts_max, jitter, backoff, wait";
+  p.toml:14: `route.retry.factor` unknown key; it belongs to `route.retry`";
     assert_eq!(told.trim_start(), expected);
 }
 
@@ -136,7 +152,7 @@ fn a_webhook_can_be_told_everything() {
         ports = [8080]
         headers = { x-team = "shop", authorization = { env = "TOKEN" } }
     "#;
-    let config = Config::parse(&format!("{WEBHOOK}{told}")).unwrap();
+    let config = parsed(&format!("{WEBHOOK}{told}")).unwrap();
     let http = config.routes[0].http.as_ref().unwrap();
     assert_eq!((http.secrets.len(), http.headers.len()), (3, 2));
     assert_eq!(http.publish_timeout(), Duration::from_secs(40));
@@ -196,11 +212,67 @@ fn every_wrong_pattern_and_every_impossible_amount_is_told() {
 }
 
 #[test]
+fn timings_that_contradict_each_other_are_refused() {
+    let told = problems(&format!("{SMALLEST}poll_max = \"10ms\"\nbreaker_first = \"1m\"\n"));
+    assert_eq!(
+        told.trim_start(),
+        "p.toml:6: `route.poll_max` `poll_min` must not be longer than `poll_max`\n  \
+         p.toml:7: `route.breaker_first` `breaker_first` must not be longer than `breaker_max`"
+    );
+}
+
+#[test]
+fn what_a_store_would_object_to_is_told_with_its_line() {
+    let store = |more: &str| format!("[store]\n{more}\n[[route]]\nname = \"a\"\ntransport = \"stdout\"\n");
+    for (more, line) in [
+        ("url = \"postgres://u@h/d?sslmode=prefer\"", "p.toml:2: `store.url`"),
+        ("url = \"postgres://u@h/d?sslmode=canary\"", "p.toml:2: `store.url`"),
+        ("url = \"postgres://u:p@h:notaport/d\"", "p.toml:2: `store.url`"),
+        ("url = \"postgres://u@h/d?sslrootcert=no/such/file\"", "p.toml:2: `store.url`"),
+        ("url = \"postgres://u@localhost/d\"\ntable_prefix = \"x; DROP TABLE y\"", "p.toml:3: `store.table_prefix`"),
+        ("url = \"postgres://u@localhost/d\"\nschema = \"pg_x\"", "p.toml:3: `store.schema`"),
+        ("url = \"sqlite:a.db\"\ntable_prefix = \"x'y\"", "p.toml:3: `store.table_prefix`"),
+    ] {
+        let told = problems(&store(more));
+        assert!(told.trim_start().starts_with(line) && told.lines().count() == 1, "{more}: {told}");
+    }
+}
+
+#[test]
+fn several_stores_have_names_and_routes_say_which() {
+    let two = "[[store]]\nname = \"shop\"\nurl = \"sqlite:shop.db\"\n[[store]]\nname = \"stock\"\nurl = \"sqlite:stock.db\"\n";
+    let route = |name: &str, store: &str| format!("[[route]]\nname = \"{name}\"\ntransport = \"discard\"\n{store}\n");
+    let both = [route("a", "store = \"shop\""), route("b", "store = \"stock\"")].concat();
+    let config = parsed(&format!("{two}{both}")).unwrap();
+    let stores: Vec<&str> = config.routes.iter().map(|route| route.store.as_str()).collect();
+    assert_eq!(stores, ["shop", "stock"]);
+
+    let told = problems(&format!("{two}{}{}", route("a", ""), route("b", "store = \"stok\"")));
+    for line in [
+        "p.toml:7: `route.store` missing",
+        "p.toml:14: `route.store` there is no store `stok`; there are shop, stock",
+        "no route reads the store `stock`",
+    ] {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
+    let same = "[[store]]\nname = \"a\"\nurl = \"sqlite:x\"\n[[store]]\nname = \"a\"\nurl = \"sqlite:y\"\n\
+                [[store]]\nurl = \"sqlite:x\"\n";
+    let told = problems(&format!("{same}{both}"));
+    for line in [
+        "p.toml:5: `store.name` two stores are named `a`",
+        "p.toml:7: `store.name` missing",
+        "p.toml:8: `store.url` is the same",
+    ] {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
+}
+
+#[test]
 fn a_server_has_a_schema_and_connections() {
     let text = SMALLEST.replace(
         "url = \"sqlite:app.db\"",
         "url = \"postgres://u@localhost/d\"\nschema = \"Order-Box\"\nconnections = 4",
     );
-    let store = Config::parse(&text).unwrap().store;
-    assert_eq!((store.schema.as_deref(), store.connections), (Some("Order-Box"), Some(4)));
+    let (_, place) = parsed(&text).unwrap().stores[0].find().unwrap();
+    assert_eq!((place.schema.as_deref(), place.connections), (Some("Order-Box"), Some(4)));
 }

@@ -1,0 +1,52 @@
+//! `[relay]`: leases, drains and retention of this node.
+
+use std::time::Duration;
+
+use postrider::relay::options::Options;
+
+use super::{reader::Section, shapes::written};
+use crate::values;
+
+/// What holds for the relays of all stores.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RelayConfig {
+    /// How people recognise this node.
+    pub(crate) name: Option<String>,
+    pub(crate) options: Options,
+    /// Whether to start although the log has topics that no route reads.
+    pub(crate) allow_unrouted: bool,
+}
+
+pub(super) fn read(top: &mut Section<'_, '_>) -> RelayConfig {
+    let mut section = top.section_or_empty("relay");
+    let name = section.text("name");
+    let lease_life = section.duration_or_default("lease_life");
+    if lease_life < Duration::from_millis(100) {
+        section.object("lease_life", "must be at least \"100ms\"");
+    }
+    let heartbeat_every = section
+        .duration("heartbeat_every")
+        // Left out, it follows a lease that is shorter than usual.
+        .unwrap_or_else(|| Options::default().heartbeat_every.min(lease_life / 4));
+    if heartbeat_every.is_zero() || heartbeat_every * 3 > lease_life {
+        section.object("heartbeat_every", "must be more than nothing and at most a third of `lease_life`");
+    }
+    let options = Options {
+        lease_life,
+        heartbeat_every,
+        drain_deadline: section.duration_or_default("drain_deadline"),
+        keep_delivered: section.value("keep_delivered", written(keep)),
+        purge_every: section.duration_or_default("purge_every"),
+    };
+    let allow_unrouted = section.word_or_default("unrouted", &[("refuse", false), ("allow", true)]);
+    section.close();
+    RelayConfig { name, options, allow_unrouted }
+}
+
+fn keep(text: &str) -> Result<Option<Duration>, String> {
+    if text == "forever" {
+        Ok(None)
+    } else {
+        values::duration(text).map(Some).map_err(|e| format!("{e}, or \"forever\""))
+    }
+}

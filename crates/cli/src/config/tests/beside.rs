@@ -1,0 +1,162 @@
+//! What is said beside the file: in the environment and on the command line.
+
+use std::ffi::OsString;
+
+use super::*;
+use crate::config::show::{self, Origin};
+
+const TWO: &str = "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"billing\"\ntransport = \"stdout\"\nrate = 5\n\
+                   [[route]]\nname = \"audit.log-2\"\ntransport = \"discard\"\n";
+
+fn with(text: &str, environment: &[(&str, &str)], set: &[&str]) -> Result<Loaded, String> {
+    let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let set: Vec<String> = set.iter().map(|given| (*given).to_owned()).collect();
+    let overrides = Overrides::gather(environment, &set)?;
+    parse(text, &overrides, false)
+        .map_err(|problems| Problems { file: "p.toml", problems: &problems }.to_string().trim_start().to_owned())
+}
+
+fn refused(text: &str, environment: &[(&str, &str)], set: &[&str]) -> String {
+    with(text, environment, set).err().expect("refused")
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+    let rate = |environment: &[(&str, &str)], set: &[&str]| {
+        let loaded = with(TWO, environment, set).unwrap();
+        let shown = loaded.shown.iter().find(|value| value.key.path == "route.rate").unwrap();
+        (loaded.config.routes[0].rate, shown.origin.clone())
+    };
+    let env = [("POSTRIDER__ROUTE__BILLING__RATE", "10")];
+    assert_eq!(rate(&[], &[]), (Some(5), Origin::File { line: 6 }));
+    assert_eq!(rate(&env, &[]), (Some(10), Origin::Given("env POSTRIDER__ROUTE__BILLING__RATE".to_owned())));
+    assert_eq!(
+        rate(&env, &["route.billing.rate=20"]),
+        (Some(20), Origin::Given("--set route.billing.rate".to_owned()))
+    );
+}
+
+#[test]
+fn every_kind_of_value_can_be_said() {
+    let loaded = with(
+        TWO,
+        &[
+            ("POSTRIDER__STORE__MIGRATE", "false"),
+            ("POSTRIDER__RELAY__LEASE_LIFE", "3s"),
+            ("POSTRIDER__LOG__LEVEL", "debug"),
+            ("POSTRIDER__ADMIN__LISTEN", "127.0.0.1:1234"),
+            ("POSTRIDER__ADMIN__TOKEN__FILE", "mounted/token"),
+            ("POSTRIDER__ROUTE__AUDIT_LOG_2__TOPICS", "orders.*, refunds.**"),
+            ("POSTRIDER__ROUTE__AUDIT_LOG_2__RETRY__FACTOR", "3"),
+            ("POSTRIDER__ROUTE__BILLING__TRANSPORT", "https://hooks.example.com/"),
+            ("POSTRIDER__ROUTE__BILLING__HTTP__SECRET", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"),
+            ("POSTRIDER__ROUTE__BILLING__HTTP__PORTS", "8443,9443"),
+            ("POSTRIDER__ROUTE__BILLING__HTTP__HEADERS__X_API_KEY", "canary"),
+            ("POSTRIDER_OF_SOMEBODY_ELSE", "x"),
+        ],
+        &[],
+    )
+    .unwrap();
+    let config = &loaded.config;
+    assert_eq!((config.stores[0].migrate, config.log.level), (false, "debug"));
+    assert_eq!(config.relay.options.lease_life, Duration::from_secs(3));
+    let admin = config.admin.as_ref().unwrap();
+    assert_eq!((admin.listen.port(), format!("{:?}", admin.token)), (1234, "Some(file mounted/token)".to_owned()));
+    assert_eq!(config.routes[1].topics, ["orders.*", "refunds.**"]);
+    let http = config.routes[0].http.as_ref().unwrap();
+    assert_eq!((http.headers[0].0.as_str(), http.secrets.len()), ("x-api-key", 1));
+    let text = show::as_text("p.toml", &loaded.shown);
+    assert!(!text.contains("canary") && !text.contains("C2FV"), "{text}");
+    assert!(text.contains("headers = { x-api-key = \"(hidden)\" }"), "{text}");
+    assert!(text.contains("token = { file = \"mounted/token\" }"), "{text}");
+    assert!(text.contains("# env POSTRIDER__ROUTE__BILLING__HTTP__PORTS"), "{text}");
+    let read_again: toml::Table = text.parse().unwrap();
+    assert_eq!(read_again["relay"]["lease_life"].as_str(), Some("3s"));
+}
+
+#[test]
+fn what_is_wrong_beside_the_file_is_told_by_its_name() {
+    for (name, value, told) in [
+        ("POSTRIDER__STORE__URLL", "x", "env POSTRIDER__STORE__URLL: `store.urll` unknown key; did you mean `url`?"),
+        ("POSTRIDER__RELAYS__NAME", "x", "env POSTRIDER__RELAYS__NAME: `relays` unknown key; did you mean `relay`?"),
+        (
+            "POSTRIDER__ROUTE__BILLING__RATE",
+            "many",
+            "env POSTRIDER__ROUTE__BILLING__RATE: `route.rate` must be a whole number",
+        ),
+        ("POSTRIDER__ROUTE__BILLING__RATE", "0", "env POSTRIDER__ROUTE__BILLING__RATE: `route.rate` is 0"),
+        (
+            "POSTRIDER__ROUTE__BILING__RATE",
+            "1",
+            "there is no `[[route]]` named `biling`; there are billing, audit.log-2",
+        ),
+        ("POSTRIDER__ROUTE__BILLING", "1", "names a section and no key of it"),
+        ("POSTRIDER__RELAY__LEASE_LIFE__X", "1", "`relay.lease_life` is a value and has no keys of its own"),
+        ("POSTRIDER__RELAY", "1", "env POSTRIDER__RELAY: `relay` must be a table"),
+        ("POSTRIDER__STORE__URL", "oracle:canary", "env POSTRIDER__STORE__URL: `store.url` `oracle:` is not a store"),
+    ] {
+        let found = refused(TWO, &[(name, value)], &[]);
+        assert!(found.contains(told) && !found.contains("canary"), "{name}={value}: {found}");
+    }
+    assert!(refused(TWO, &[], &["route.billing.rate"]).contains("is not `key=value`"));
+    let twins = TWO.replace("audit.log-2", "Billing_");
+    let found = refused(&twins, &[("POSTRIDER__ROUTE__BILLING__RATE", "1")], &[]);
+    assert!(found.contains("more than one `[[route]]` is meant by `billing`"), "{found}");
+}
+
+#[test]
+fn a_command_line_is_no_place_for_a_secret() {
+    let hook = TWO.replace("\"stdout\"", "\"https://hooks.example.com/\"\nhttp = { unsigned = true }");
+    for key in ["admin.token", "route.billing.http.secret", "route.billing.http.headers.x", "admin.token.value"] {
+        let found = refused(&hook, &[], &[&format!("{key}=canary")]);
+        assert!(found.contains("everybody can see a command line") && !found.contains("canary"), "{key}: {found}");
+    }
+    assert!(with(&hook, &[], &["admin.token.file=mounted/token"]).is_ok());
+}
+
+#[test]
+fn the_database_url_counts_if_nothing_else_says_where_the_store_is() {
+    let url = [("DATABASE_URL", "postgresql://u:canary@localhost/d")];
+    let without = &TWO[TWO.find("[[route]]").unwrap()..];
+    let loaded = with(without, &url, &[]).unwrap();
+    assert_eq!(loaded.config.stores[0].find().unwrap().1.path, "//u:canary@localhost/d");
+    let text = show::as_text("p.toml", &loaded.shown);
+    assert!(text.contains("# env DATABASE_URL") && !text.contains("canary"), "{text}");
+    assert_eq!(with(TWO, &url, &[]).unwrap().config.stores[0].url, "sqlite:app.db", "the file has one");
+    let both = [url[0], ("POSTRIDER__STORE__URL", "sqlite:other.db")];
+    assert_eq!(with(without, &both, &[]).unwrap().config.stores[0].url, "sqlite:other.db");
+    assert!(refused(without, &[("DATABASE_URL", "")], &[]).contains("`store` missing"));
+    assert!(
+        refused(without, &[("DATABASE_URL", "mysql://x")], &[]).starts_with("env DATABASE_URL: `store.url` `mysql:`")
+    );
+}
+
+#[test]
+fn an_override_of_one_of_several_stores_names_it() {
+    let several = "[[store]]\nname = \"shop\"\nurl = \"sqlite:a\"\n[[store]]\nname = \"stock\"\n[[route]]\nname = \"a\"\n\
+                   store = \"shop\"\ntransport = \"discard\"\n[[route]]\nname = \"b\"\nstore = \"stock\"\ntransport = \"discard\"\n";
+    let set = [("POSTRIDER__STORE__STOCK__URL", "sqlite:b"), ("DATABASE_URL", "sqlite:c")];
+    let loaded = with(several, &set, &[]).unwrap();
+    let urls: Vec<&str> = loaded.config.stores.iter().map(|store| store.url.as_str()).collect();
+    assert_eq!(urls, ["sqlite:a", "sqlite:b"]);
+    let read_again: toml::Table = show::as_text("p.toml", &loaded.shown).parse().unwrap();
+    assert_eq!(read_again["store"][1]["url"].as_str(), Some("sqlite:b"));
+}
+
+#[test]
+fn programs_get_every_value_with_its_origin() {
+    let loaded = with(TWO, &[("POSTRIDER__ROUTE__BILLING__RATE", "10")], &["relay.name=east"]).unwrap();
+    let object = show::as_object("p.toml", &loaded.shown);
+    let of = |key: &str, name: Option<&str>| {
+        let values = object["values"].as_array().unwrap();
+        let found = values.iter().find(|value| value["key"] == key && value["name"].as_str() == name);
+        found.unwrap_or_else(|| panic!("{key} of {name:?} in {object}")).clone()
+    };
+    let rate = of("route.rate", Some("billing"));
+    assert_eq!((rate["value"].as_i64(), rate["reloadable"].as_bool()), (Some(10), Some(true)));
+    assert_eq!(rate["origin"]["name"], "POSTRIDER__ROUTE__BILLING__RATE");
+    assert_eq!(of("route.transport", Some("audit.log-2"))["origin"]["line"], 9);
+    assert_eq!(of("route.lanes", Some("audit.log-2"))["origin"]["kind"], "default");
+    assert_eq!(of("relay.name", None)["origin"]["kind"], "flag");
+    assert_eq!(of("relay.heartbeat_every", None)["value"], "2s");
+}

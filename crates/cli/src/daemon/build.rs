@@ -1,0 +1,91 @@
+//! From a configuration to relays: one for each store, with its routes.
+//!
+//! Destinations are opened first, then the stores: a destination that cannot be opened leaves no new database behind.
+
+use std::sync::Arc;
+
+use postrider::{
+    Relay, Route,
+    metrics::{Metrics, StoreMetrics},
+    relay::events::{Observer, TracingObserver},
+};
+
+use crate::{
+    admin::Watched,
+    config::{Config, RouteConfig, StoreConfig},
+    exit::{Code, Failure, Outcome},
+    registry::{self, Destination},
+};
+
+/// The relay of one store, and what watches it.
+pub(super) struct Outbox {
+    pub(super) relay: Relay,
+    pub(super) watched: Watched,
+}
+
+/// Opens everything.
+pub(super) async fn outboxes(config: &Config, metrics: &Metrics) -> Outcome<Vec<Outbox>> {
+    let mut destinations = Vec::new();
+    for store in &config.stores {
+        let of_store = config.routes.iter().filter(|route| route.store == store.name);
+        destinations.push(of_store.map(open_route).collect::<Outcome<Vec<Route>>>()?);
+    }
+    let mut outboxes = Vec::new();
+    for (store, routes) in config.stores.iter().zip(destinations) {
+        outboxes.push(outbox(config, store, routes, metrics).await?);
+    }
+    Ok(outboxes)
+}
+
+async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
+    let (adapter, place) = store.find().map_err(Failure::usage)?;
+    let opened = adapter.open(&place, store.migrate).await?;
+    let of_store = Arc::new(metrics.of_store(&store.name));
+    let observers: Vec<Arc<dyn Observer>> = vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store)];
+    let options = config.relay.options.clone();
+    let mut builder = Relay::builder(opened.log).options(options).observer(Arc::new(observers));
+    if let Some(name) = &config.relay.name {
+        builder = builder.node_name(name);
+    }
+    for route in routes {
+        builder = builder.route(route);
+    }
+    let relay = builder.build()?;
+    let watched = Watched {
+        name: store.name.clone(),
+        relay: relay.handle(),
+        admin: opened.admin,
+        metrics: of_store,
+        lease_life: config.relay.options.lease_life,
+    };
+    Ok(Outbox { relay, watched })
+}
+
+/// Opens the destination of a route, and sets the route up.
+pub(super) fn open_route(config: &RouteConfig) -> Outcome<Route> {
+    let (open, rest) = registry::transport(&config.transport).map_err(Failure::usage)?;
+    let destination = Destination { url: &config.transport, rest: &rest, http: config.http.as_ref() };
+    let destination = open(&destination).map_err(|error| {
+        let message = format!("the destination of the route `{}` cannot be opened", config.name);
+        Failure::because(Code::Usage, message, &error)
+    })?;
+    let route = Route::to(&config.name, destination)
+        .topics(&config.topics)
+        .order(config.order)
+        .lanes(config.lanes)
+        .start(config.start)
+        .on_dead(config.on_dead)
+        .retry(config.retry.clone())
+        .window(config.window)
+        .window_bytes(config.window_bytes)
+        .publish_timeout(config.publish_timeout)
+        .page(config.page)
+        .batches(config.batch, config.batches)
+        .settle(config.settle_every, config.settle_after)
+        .poll(config.poll_min, config.poll_max)
+        .breaker(config.breaker_first, config.breaker_max);
+    Ok(match config.rate {
+        Some(rate) => route.rate(rate),
+        None => route,
+    })
+}

@@ -1,0 +1,114 @@
+//! From a configuration to running relays, and how they stop.
+//!
+//! The first SIGTERM or SIGINT drains all of them: what is in flight comes back, the cursors move over it, and the lanes are
+//! given back, so that nothing is published twice. A second one ends the process at once; what was in flight is then
+//! published again by the next owner. SIGHUP reads the configuration again.
+
+mod build;
+mod log;
+mod signals;
+
+use postrider::{metrics::Metrics, relay::RelayHandle};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+pub(crate) use self::log::log_to_stderr;
+use self::{
+    build::Outbox,
+    log::Log,
+    signals::{Reload, Stop},
+};
+use crate::{
+    admin,
+    config::{Config, Loaded, Source},
+    exit::{Code, Failure, Outcome},
+};
+
+/// Runs until a signal comes.
+pub(crate) fn run(source: &Source) -> Outcome {
+    let Loaded { config, warnings, .. } = source.load()?;
+    let log = Log::start(&config.log);
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
+    let outcome = runtime.block_on(serve(source, config, log));
+    // A write to a destination that stands still must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(source: &Source, config: Config, log: Log) -> Outcome {
+    let (stop, reload) = (Stop::install()?, Reload::install()?);
+    let listener = match &config.admin {
+        Some(admin) => Some((admin::bind(admin.listen).await?, admin.token()?)),
+        None => None,
+    };
+    let metrics = Metrics::new();
+    let mut relays = JoinSet::new();
+    let mut watched = Vec::new();
+    for Outbox { relay, watched: watch } in build::outboxes(&config, &metrics).await? {
+        info!(store = watch.name, node = %watch.relay.node(), "relay starts");
+        watched.push(watch);
+        relays.spawn(relay.run());
+    }
+    let handles: Vec<RelayHandle> = watched.iter().map(|watch| watch.relay.clone()).collect();
+    let mut helpers = JoinSet::new();
+    if let Some((listener, token)) = listener {
+        info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
+        helpers.spawn(async move {
+            if let Err(error) = admin::serve(listener, token, admin::scraper(metrics), watched).await {
+                warn!(%error, "nothing is answered any more");
+            }
+        });
+    }
+    helpers.spawn(drain_at_signal(stop, handles.clone()));
+    helpers.spawn(read_again_at_signal(reload, source.clone(), config, log));
+    let ended = all_ended(&mut relays, &handles).await;
+    helpers.shutdown().await;
+    ended?;
+    if handles.iter().any(|handle| handle.stats().undrained() > 0) {
+        let message = "the drain deadline has passed; what was in flight will be published again";
+        return Err(Failure::new(Code::Problem, message));
+    }
+    info!("relay has stopped");
+    Ok(Code::Done)
+}
+
+/// Until the last relay has ended. If one fails, the others are drained, and its failure is the daemon's.
+async fn all_ended(relays: &mut JoinSet<postrider::Result<()>>, handles: &[RelayHandle]) -> Outcome<()> {
+    let mut outcome = Ok(());
+    while let Some(ended) = relays.join_next().await {
+        let failure = match ended {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => Failure::from(error),
+            Err(error) => Failure::because(Code::Problem, "a relay has crashed", &error),
+        };
+        handles.iter().for_each(RelayHandle::drain);
+        if outcome.is_ok() {
+            outcome = Err(failure);
+        }
+    }
+    outcome
+}
+
+async fn drain_at_signal(mut stop: Stop, handles: Vec<RelayHandle>) {
+    stop.next().await;
+    info!("draining; a second signal ends the process at once");
+    handles.iter().for_each(RelayHandle::drain);
+    stop.next().await;
+    warn!("ended without draining; what was in flight will be published again");
+    std::process::exit(Code::Problem as i32);
+}
+
+async fn read_again_at_signal(mut reload: Reload, source: Source, _config: Config, log: Log) {
+    loop {
+        reload.next().await;
+        if let Ok(loaded) = source.load() {
+            log.set_level(loaded.config.log.level);
+        }
+    }
+}
