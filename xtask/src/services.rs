@@ -1,10 +1,11 @@
-//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, and servers.
+//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, `promtool`, and servers.
 //!
 //! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
 //! started nor stopped here. What was started is written to [`file()`], where the tests find it.
 
 mod postgres;
+mod promtool;
 
 use std::{
     fs,
@@ -49,6 +50,9 @@ pub(crate) enum Action {
 }
 
 pub(crate) fn run(action: &Action) -> Result<()> {
+    if matches!(action, Action::Up) {
+        promtool::prepare()?;
+    }
     for service in SERVICES {
         match action {
             Action::Up => drop(service.start()?),
@@ -65,6 +69,7 @@ pub(crate) fn run(action: &Action) -> Result<()> {
 pub(crate) fn prepare() -> Result<Running> {
     c_compiler()?;
     psql()?;
+    promtool::prepare()?;
     let mut running = Running(Vec::new());
     for service in SERVICES {
         if service.start()? {
@@ -179,8 +184,12 @@ impl Service {
 
 /// Where the started servers are noted: lines of `NAME=value`.
 fn file() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("services.env")
+    target().join("services.env")
+}
+
+/// Where things are built.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn find(text: &str, variable: &str) -> Option<Started> {
@@ -216,17 +225,17 @@ fn psql() -> Result<()> {
 
 /// Installs a package of the system.
 fn install(what: &str, package: &str) -> Result<()> {
-    let privileged = |arguments: &[&str]| {
-        let sudo = answers("sudo");
-        let (program, first) = if sudo { ("sudo", Some("apt-get")) } else { ("apt-get", None) };
-        let arguments = first.iter().chain(arguments).map(ToString::to_string).collect::<Vec<_>>();
-        Step::new(&format!("install {what}"), program)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .args(arguments)
-            .run_aside()
-    };
-    privileged(&["update"])?;
-    privileged(&["install", "--yes", package])
+    let name = format!("install {what}");
+    privileged(&name, &["update"])?;
+    privileged(&name, &["install", "--yes", package])
+}
+
+/// Calls `apt-get` with the right to change the system.
+fn privileged(name: &str, arguments: &[&str]) -> Result<()> {
+    let sudo = answers("sudo");
+    let (program, first) = if sudo { ("sudo", Some("apt-get")) } else { ("apt-get", None) };
+    let arguments = first.iter().chain(arguments).map(ToString::to_string).collect::<Vec<_>>();
+    Step::new(name, program).env("DEBIAN_FRONTEND", "noninteractive").args(arguments).run_aside()
 }
 
 fn answers(program: &str) -> bool {

@@ -9,6 +9,8 @@ mod command;
 mod config;
 mod daemon;
 mod demo;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod registry;
 mod table;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
 
 mod admin;
+mod alerts;
 mod bad_input;
 mod capture;
 mod commands;
@@ -12,6 +13,7 @@ mod daemon;
 mod demonstration;
 mod postgres;
 mod psql;
+mod reference;
 mod standstill;
 mod support;
 mod webhook;

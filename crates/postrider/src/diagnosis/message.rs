@@ -67,8 +67,16 @@ fn no_route(topic: &str, overview: &Overview) -> Finding {
         route: None,
         code: "no-route",
         what: format!("no route reads its topic `{topic}`; {known}"),
-        fix: Some(format!("add `{topic}` to the topics of a route; what is still in the log is then delivered")),
+        fix: Some(read_it(topic)),
     }
+}
+
+/// What helps against a topic that no route reads.
+pub(super) fn read_it(topic: &str) -> String {
+    format!(
+        "let a new route read `{topic}`: it begins with the oldest record; a route that is there already has passed it, and \
+         takes a postrider replay besides"
+    )
 }
 
 /// Not passed by the cursor yet.

@@ -8,7 +8,7 @@ use postrider_core::{
     topic::TopicFilter,
 };
 
-use super::{Finding, obstacles};
+use super::{Finding, message::read_it, obstacles};
 
 /// Records that are looked at for topics that no route reads.
 const RECENT_RECORDS: u32 = 10_000;
@@ -112,7 +112,7 @@ fn unread(overview: &Overview, topics: &[(String, u64)]) -> Option<Finding> {
             "no route reads the topic of some of the newest records, so nobody delivers them: {}",
             named.join(", ")
         ),
-        fix: Some(format!("add `{first}` to the topics of a route; what is still in the log is then delivered")),
+        fix: Some(read_it(first)),
     })
 }
 

@@ -1,12 +1,14 @@
 //! Every metric that there is: name, meaning, labels. The reference page is generated from here.
 
-use std::{fmt::Debug, sync::atomic::AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeMetric},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
-    registry::{Registry, Unit},
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
 };
+
+use super::describe::{Adder, Description, LabelNames};
 
 /// From half a millisecond to a minute.
 const DURATIONS: [f64; 15] =
@@ -17,10 +19,18 @@ pub(super) struct OfStore {
     pub(super) store: String,
 }
 
+impl LabelNames for OfStore {
+    const NAMES: &[&str] = &["store"];
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OfRoute {
     pub(super) store: String,
     pub(super) route: String,
+}
+
+impl LabelNames for OfRoute {
+    const NAMES: &[&str] = &["store", "route"];
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -28,6 +38,10 @@ pub(super) struct OfCause {
     pub(super) store: String,
     pub(super) route: String,
     pub(super) cause: String,
+}
+
+impl LabelNames for OfCause {
+    const NAMES: &[&str] = &["store", "route", "cause"];
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -38,10 +52,18 @@ pub(super) struct Attempt {
     pub(super) cause: String,
 }
 
+impl LabelNames for Attempt {
+    const NAMES: &[&str] = &["store", "route", "outcome", "cause"];
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OfOperation {
     pub(super) store: String,
     pub(super) operation: &'static str,
+}
+
+impl LabelNames for OfOperation {
+    const NAMES: &[&str] = &["store", "operation"];
 }
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -84,12 +106,12 @@ pub(super) struct Families {
 }
 
 impl Families {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The version of this program", info);
+    /// All of them, and what each is.
+    pub(super) fn register(registry: &mut Registry) -> (Self, Vec<Description>) {
         let durations = || Durations::new_with_constructor(|| Histogram::new(DURATIONS));
-        let mut add = Adder(registry);
-        Self {
+        let mut add = Adder::new(registry);
+        add.info("build", "The version of this program", &[("version", env!("CARGO_PKG_VERSION"))]);
+        let families = Self {
             oldest_pending_age: add.seconds(
                 "outbox_oldest_pending_age",
                 "Age of the oldest message that waits to be delivered, by the store's clock; 0 if none waits",
@@ -128,7 +150,8 @@ impl Families {
             delivery_latency: add.timed("delivery_latency", "From enqueueing a message to its answer", durations()),
             claim_duration: add.timed("store_claim_duration", "Reading a page of the log", durations()),
             settle_duration: add.timed("store_settle_duration", "Committing what became of messages", durations()),
-        }
+        };
+        (families, add.described)
     }
 
     /// A route that is no longer there must not stay.
@@ -145,37 +168,5 @@ impl Families {
         ] {
             family.remove(route);
         }
-    }
-}
-
-struct Adder<'r>(&'r mut Registry);
-
-impl Adder<'_> {
-    fn plain<M>(&mut self, name: &str, help: &str) -> M
-    where
-        M: Clone + Default + Debug + EncodeMetric + Send + Sync + 'static,
-    {
-        let metric = M::default();
-        self.0.register(name, help, metric.clone());
-        metric
-    }
-
-    fn seconds<M>(&mut self, name: &str, help: &str) -> M
-    where
-        M: Clone + Default + Debug + EncodeMetric + Send + Sync + 'static,
-    {
-        let metric = M::default();
-        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
-        metric
-    }
-
-    fn timed<M: Clone + Debug + EncodeMetric + Send + Sync + 'static>(
-        &mut self,
-        name: &str,
-        help: &str,
-        metric: M,
-    ) -> M {
-        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
-        metric
     }
 }

@@ -24,6 +24,7 @@
 //!
 //! Labels are stores, routes, outcomes and cause codes: few and known. Ids, keys and texts are never labels.
 
+mod describe;
 mod families;
 
 use std::{
@@ -40,6 +41,7 @@ use postrider_core::{
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
+pub use self::describe::Description;
 use self::families::{Attempt, Families, OfCause, OfOperation, OfRoute, OfStore};
 use crate::{
     diagnosis::Finding,
@@ -49,6 +51,9 @@ use crate::{
 /// What the text is to be served as.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What the name of every metric begins with.
+const PREFIX: &str = "postrider";
+
 /// Everything that is counted and shown, of one process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shared>);
@@ -57,6 +62,7 @@ pub struct Metrics(Arc<Shared>);
 struct Shared {
     registry: Registry,
     families: Families,
+    described: Vec<Description>,
 }
 
 impl Default for Metrics {
@@ -69,9 +75,15 @@ impl Metrics {
     /// Nothing counted yet.
     #[must_use]
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("postrider");
-        let families = Families::register(&mut registry);
-        Self(Arc::new(Shared { registry, families }))
+        let mut registry = Registry::with_prefix(PREFIX);
+        let (families, described) = Families::register(&mut registry);
+        Self(Arc::new(Shared { registry, families, described }))
+    }
+
+    /// Every metric that there is, also those that have no value yet and are not rendered for that reason.
+    #[must_use]
+    pub fn describe(&self) -> &[Description] {
+        &self.0.described
     }
 
     /// Those of one store and its relay. The name becomes the label `store`.

@@ -144,6 +144,30 @@ fn the_store_is_shown_as_it_is_now() {
 }
 
 #[test]
+fn what_is_rendered_is_as_described() {
+    let metrics = shop();
+    publish(&metrics, &[Outcome::Durable]);
+    metrics.show(&overview(vec![billing()]), &[]);
+    let all = Metrics(Arc::clone(&metrics.shared));
+    let text = all.render();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let labels = |line: &str| {
+        let labels = line.split_once('{').map_or("", |(_, rest)| rest.split('}').next().unwrap_or_default());
+        labels.split(',').map(|label| label.split('=').next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    for sample in samples {
+        let name = sample.split(['{', ' ']).next().unwrap();
+        let described = all.describe().iter().find(|described| match described.kind {
+            "histogram" => ["_bucket", "_sum", "_count"].iter().any(|s| name.strip_suffix(s) == Some(&*described.name)),
+            _ => described.name == name,
+        });
+        let described = described.unwrap_or_else(|| panic!("{name} is not described"));
+        let shown: Vec<String> = labels(sample).into_iter().filter(|label| label != "le").collect();
+        assert_eq!(shown, described.labels, "{sample}");
+    }
+}
+
+#[test]
 fn findings_are_shown_until_they_are_over() {
     let metrics = shop();
     let paused = Finding { route: Some("billing".to_owned()), code: "paused", what: String::new(), fix: None };
