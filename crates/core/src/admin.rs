@@ -2,12 +2,13 @@
 //!
 //! Every change leaves an [`AuditEntry`] in the same transaction.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxFuture,
+    browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
     envelope::{Envelope, MessageId},
     error::{Error, Result},
@@ -52,7 +53,7 @@ pub struct Overview {
 pub struct RouteStatus {
     /// The route, or the replay.
     pub route: Arc<str>,
-    /// For a replay: the route that it belongs to.
+    /// For a replay: the route whose publisher it uses.
     pub replay_of: Option<Arc<str>>,
     /// Its topics, as text.
     pub topics: String,
@@ -107,6 +108,8 @@ pub struct LaneStatus {
     pub number: u32,
     /// Who owns it, if the lease has not expired.
     pub owner: Option<NodeId>,
+    /// How long that lease still lives unless it is extended.
+    pub expires_in: Option<Duration>,
     /// Its epoch.
     pub epoch: Epoch,
     /// What the store can say about the cursor, for people.
@@ -124,6 +127,11 @@ pub struct NodeStatus {
     pub routes: Vec<Arc<str>>,
     /// Time since its last heartbeat, by the store's clock.
     pub seen: Duration,
+    /// How long its leases live without a heartbeat. It sends at least three in that time: one that is silent for half of
+    /// it is late, and one that is silent for all of it is no longer live.
+    pub lease_life: Duration,
+    /// Whether an operator has asked it to leave.
+    pub leaving: bool,
     /// Its lanes that do not move, as it said with that heartbeat.
     pub standstills: Vec<Standstill>,
 }
@@ -141,6 +149,8 @@ pub struct ParkedFilter {
     pub key: Option<String>,
     /// Of this message.
     pub id: Option<MessageId>,
+    /// With these ordinals, both included: a slice of a longer piece of work.
+    pub ordinals: Option<RangeInclusive<Ordinal>>,
 }
 
 /// As an operator would say it: `state dead, route billing`, or `all`.
@@ -152,6 +162,7 @@ impl fmt::Display for ParkedFilter {
             self.cause.as_ref().map(|cause| format!("cause {cause}")),
             self.key.as_ref().map(|key| format!("key {key}")),
             self.id.map(|id| format!("message {id}")),
+            self.ordinals.as_ref().map(|range| format!("places {} to {}", range.start().0, range.end().0)),
         ];
         f.write_str(&in_words(parts))
     }
@@ -217,12 +228,23 @@ pub struct MessageTrace {
 /// What to deliver again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplaySpec {
-    /// Through which route.
+    /// Which route's records: those on its topics, in its order.
     pub route: String,
+    /// Through which other route's publisher, if not through its own.
+    pub to: Option<String>,
     /// Which records.
     pub filter: ReplayFilter,
     /// Messages per second at most.
     pub rate: Option<u32>,
+}
+
+impl ReplaySpec {
+    /// For the audit record: the replay's name, what it delivers, and where to if that is another route.
+    #[must_use]
+    pub fn in_words(&self, name: &str) -> String {
+        let to = self.to.as_ref().map_or_else(String::new, |to| format!(", to {to}"));
+        format!("{name}: {}{to}", self.filter)
+    }
 }
 
 /// One thing that somebody did.
@@ -232,7 +254,8 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who and why.
     pub actor: Actor,
-    /// What: `redrive`, `discard`, `pause`, `resume`, `replay`, `cancel-replay`, `forget-route`.
+    /// What: `redrive`, `discard`, `pause`, `resume`, `replay`, `cancel-replay`, `forget-route`,
+    /// `rebase-route`, `drain-node`.
     pub action: String,
     /// To what, and how much of it.
     pub subject: String,
@@ -254,6 +277,9 @@ pub trait StoreAdmin: Send + Sync {
         limit: u32,
     ) -> BoxFuture<'a, Result<Vec<ParkedRow>>>;
 
+    /// How many parked rows match.
+    fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>>;
+
     /// Dead rows by route and cause, largest group first.
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>>;
 
@@ -271,6 +297,16 @@ pub trait StoreAdmin: Send + Sync {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Records of the log that match, behind the record with the number `after` in the direction that the filter asks for,
+    /// at most `limit`. Looks at a bounded number of records; [`RecordPage::next`] is where to go on. A transaction that
+    /// commits late may put records where a look has been already.
+    fn records<'a>(
+        &'a self,
+        filter: &'a RecordFilter,
+        after: Option<u64>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<RecordPage>>;
+
     /// Tries matching *dead* rows again, with a fresh count of attempts: one that blocks its key becomes `retrying`, due
     /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. Returns how many.
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
@@ -287,7 +323,7 @@ pub trait StoreAdmin: Send + Sync {
     fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
     /// Starts a replay: a reader of its own over the records that the log has now. The live cursors do not move. Returns
-    /// its name. A replay of a replay is refused as invalid.
+    /// its name. A replay of a replay, or to one, is refused as invalid.
     fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>>;
 
     /// Ends a replay before its end, with its parked rows.
@@ -303,6 +339,10 @@ pub trait StoreAdmin: Send + Sync {
         let (_, _) = (route, actor);
         Box::pin(async { Err(Error::invalid("the cursors of this store count records and are never rebased")) })
     }
+
+    /// Asks a live node to leave: it learns of it with its next heartbeat, drains as it does when its process is told to
+    /// stop, and its lanes go to the others. `NotFound` if there is no such live node.
+    fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;

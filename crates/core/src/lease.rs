@@ -162,6 +162,18 @@ pub struct ReplayFilter {
     pub topics: Option<TopicFilter>,
 }
 
+impl ReplayFilter {
+    /// Whether it chooses a record with these properties.
+    #[must_use]
+    pub fn takes(&self, topic: &str, name: &str, key: Option<&str>, enqueued_at: Timestamp) -> bool {
+        self.since.is_none_or(|since| enqueued_at >= since)
+            && self.until.is_none_or(|until| enqueued_at < until)
+            && self.key.as_deref().is_none_or(|wanted| key == Some(wanted))
+            && self.name.as_deref().is_none_or(|wanted| name == wanted)
+            && self.topics.as_ref().is_none_or(|topics| topics.matches(topic))
+    }
+}
+
 /// As an operator would say it: `since …, key 4711`, or `all`.
 impl fmt::Display for ReplayFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,7 +202,7 @@ pub struct Reader {
 /// The part of a [`Reader`] that only a replay has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// The route through which the records are published again.
+    /// The route through which the records are published again: mostly the one whose records they are.
     pub of: Arc<str>,
     /// Which records.
     pub filter: ReplayFilter,
@@ -199,6 +211,13 @@ pub struct Replay {
 }
 
 impl Reader {
+    /// Whether the route or replay reads a record with these properties, in whichever lane.
+    #[must_use]
+    pub fn reads(&self, topic: &str, name: &str, key: Option<&str>, enqueued_at: Timestamp) -> bool {
+        let replayed = self.replay.as_ref().is_none_or(|replay| replay.filter.takes(topic, name, key, enqueued_at));
+        replayed && self.topics.matches(topic)
+    }
+
     /// The key under which a record is kept in order, and whether lane `number` of `lanes` has it. Records without a key
     /// are spread by their id, so that lanes share them.
     #[must_use]
@@ -235,6 +254,8 @@ pub struct Roster {
     pub nodes: Vec<NodeStanding>,
     /// Every lane of every route and unfinished replay, ordered by [`LaneId`].
     pub lanes: Vec<LaneStanding>,
+    /// Whether an operator has asked the node whose heartbeat this is to leave.
+    pub leave: bool,
 }
 
 /// A live node as the store sees it.

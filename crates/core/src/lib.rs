@@ -40,6 +40,7 @@ pub mod transport;
 pub mod cloudevents;
 
 pub mod admin;
+pub mod browse;
 pub mod doctor;
 
 pub mod capability;

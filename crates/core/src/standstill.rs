@@ -53,6 +53,8 @@ pub enum Reason {
     },
     /// The destination asked for a pause.
     Throttled,
+    /// Its route is paused, and nothing of it is in flight.
+    Rests,
     /// A named limit keeps the cursor from passing a message.
     Limit {
         /// The limit.
@@ -104,6 +106,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Unavailable { cause } => write!(f, "the destination takes nothing ({cause})"),
             Self::Throttled => f.write_str("the destination asked for a pause"),
+            Self::Rests => f.write_str("its route is paused and nothing of it is in flight"),
             Self::Limit { limit, message } => write!(f, "the limit `{limit}` keeps message {message} where it is"),
             Self::Message { message, state, attempts, cause } => {
                 write!(f, "message {message} {state}")?;
@@ -137,6 +140,7 @@ mod tests {
         let reasons = [
             Reason::Unavailable { cause: cause.clone() },
             Reason::Throttled,
+            Reason::Rests,
             Reason::Limit { limit: "held_rows_max".to_owned(), message },
             Reason::Message { message, state: MessageState::Retry, attempts: 3, cause: Some(cause) },
         ];

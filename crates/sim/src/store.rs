@@ -236,7 +236,7 @@ impl Store {
             lane.paused |= paused.contains(&lane.served_by);
         }
         let nodes = self.nodes.iter().map(|(id, (routes, _))| NodeStanding { id: *id, routes: routes.clone() });
-        Roster { nodes: nodes.collect(), lanes }
+        Roster { nodes: nodes.collect(), lanes, leave: false }
     }
 
     /// `Log::acquire`.

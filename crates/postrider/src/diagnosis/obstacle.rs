@@ -67,7 +67,9 @@ pub fn obstacles(overview: &Overview, route: &RouteStatus, lane: Option<u32>) ->
 }
 
 fn said(node: &NodeStatus, lane: &LaneId) -> Option<Obstacle> {
-    let standstill = node.standstills.iter().find(|standstill| standstill.lane == *lane)?.clone();
+    // One that rests was paused until just now, and goes on.
+    let of_lane = |standstill: &&Standstill| standstill.lane == *lane && standstill.reason != Reason::Rests;
+    let standstill = node.standstills.iter().find(of_lane)?.clone();
     Some(Obstacle::Standstill { node: node.name.clone(), standstill })
 }
 

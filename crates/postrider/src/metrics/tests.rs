@@ -44,7 +44,7 @@ fn overview(routes: Vec<RouteStatus>) -> Overview {
 }
 
 fn billing() -> RouteStatus {
-    let lane = |number, owner| LaneStatus { number, owner, epoch: Epoch(1), cursor: String::new() };
+    let lane = |number, owner| LaneStatus { number, owner, expires_in: None, epoch: Epoch(1), cursor: String::new() };
     RouteStatus {
         route: "billing".into(),
         replay_of: None,

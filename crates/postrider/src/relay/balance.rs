@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_newcomer_gets_its_share_and_no_more() {
         let lanes = (0..4).map(|n| lane("a", n, Some(1))).collect();
-        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["a"]), node(3, &["a"])], lanes };
+        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["a"]), node(3, &["a"])], lanes, leave: false };
         let mut shares = counts(&roster);
         shares.sort_unstable();
         assert_eq!(shares, [1, 1, 2]);
@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn a_balanced_roster_stays_as_it_is() {
         let lanes = vec![lane("a", 0, Some(2)), lane("a", 1, Some(1)), lane("b", 0, Some(2))];
-        let roster = Roster { nodes: vec![node(1, &["a", "b"]), node(2, &["a", "b"])], lanes: lanes.clone() };
+        let roster =
+            Roster { nodes: vec![node(1, &["a", "b"]), node(2, &["a", "b"])], lanes: lanes.clone(), leave: false };
         for standing in &lanes {
             let owner = standing.owner.unwrap();
             assert!(share_of(owner, &roster).contains(&standing.lane), "{} moved for nothing", standing.lane);
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn a_lane_goes_only_to_a_node_that_has_its_route() {
         let lanes = vec![lane("a", 0, Some(9)), lane("a", 1, None), lane("b", 0, None), lane("c", 0, None)];
-        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["b"])], lanes };
+        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["b"])], lanes, leave: false };
         assert_eq!(counts(&roster), [2, 1], "the lanes of a dead owner are taken; nobody has route c");
     }
 
@@ -114,7 +115,11 @@ mod tests {
         for nodes in 1..6 {
             for lanes in 0..20_u32 {
                 let owned = (0..lanes).map(|n| lane("a", n, (n % 3 == 0).then_some(u128::from(n % 7))));
-                let roster = Roster { nodes: (0..nodes).map(|n| node(n, &["a"])).collect(), lanes: owned.collect() };
+                let roster = Roster {
+                    nodes: (0..nodes).map(|n| node(n, &["a"])).collect(),
+                    lanes: owned.collect(),
+                    leave: false,
+                };
                 let shares = counts(&roster);
                 assert_eq!(shares.iter().sum::<usize>(), lanes as usize);
                 assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1, "{shares:?}");

@@ -98,11 +98,14 @@ impl LaneDriver {
                 return Ended::Drained;
             }
             if orders.paused {
+                // Whoever waits for the route to come to rest learns of it with the next heartbeat.
+                self.context.standstills.set(&self.lease.lane, Duration::ZERO, Some(Reason::Rests));
                 if self.orders.changed().await.is_err() {
                     return Ended::Crashed;
                 }
                 continue;
             }
+            self.context.standstills.forget(&self.lease.lane);
             let resumed = match self.context.log.resume(&self.lease).await {
                 Ok(resumed) => resumed,
                 Err(error) if error.is_fenced() => return Ended::Fenced,

@@ -95,6 +95,8 @@ pub enum Event<'a> {
         /// How many.
         records: u64,
     },
+    /// An operator has asked this node to leave: it drains, and its run ends.
+    AskedToLeave,
     /// The relay has stopped.
     Stopped {
         /// How long the drain took.
@@ -187,6 +189,7 @@ impl Observer for TracingObserver {
                 warn!(target: TARGET, operation, error = error.chain(), "the store failed; it is tried again");
             }
             Event::Purged { records } => debug!(target: TARGET, records, "delivered records removed"),
+            Event::AskedToLeave => info!(target: TARGET, "an operator has asked this node to leave; draining"),
             Event::Stopped { drained_in } => info!(target: TARGET, ?drained_in, "relay stopped"),
         }
     }

@@ -135,10 +135,10 @@ impl RelayHandle {
         Some(self.runtime.now().saturating_sub(Duration::from_micros(at)))
     }
 
-    /// Lanes of this node that do not move, and why.
+    /// Lanes of this node that do not move although they should, and why.
     #[must_use]
     pub fn standstills(&self) -> Vec<Standstill> {
-        self.standstills.all()
+        self.standstills.all().into_iter().filter(|standstill| standstill.reason != Reason::Rests).collect()
     }
 }
 

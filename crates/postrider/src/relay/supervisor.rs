@@ -62,6 +62,8 @@ pub(super) struct Supervisor {
     node: Node,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     stopping: watch::Receiver<bool>,
+    /// Whether an operator has asked the node to leave, as the last heartbeat was told.
+    asked_to_leave: bool,
     running: BTreeMap<LaneId, Running>,
     /// Leases of lanes that ended without giving them back in the store yet.
     to_release: Vec<Arc<Lease>>,
@@ -78,6 +80,7 @@ impl Supervisor {
             node,
             routes,
             stopping,
+            asked_to_leave: false,
             running: BTreeMap::new(),
             to_release: Vec::new(),
             ended,
@@ -95,6 +98,10 @@ impl Supervisor {
             if self.context.now() >= beat_at {
                 beat_at = self.context.now() + every;
                 self.beat(false).await;
+                if self.asked_to_leave {
+                    self.context.observer.observe(&Event::AskedToLeave);
+                    break;
+                }
             }
             if self.context.now() >= purge_at {
                 self.purge().await;
@@ -143,10 +150,11 @@ impl Supervisor {
         };
         let answered_at = self.context.now().saturating_add(1);
         self.context.stats.heartbeat_at.store(answered_at, std::sync::atomic::Ordering::Relaxed);
+        self.asked_to_leave = roster.leave;
         let valid_until = self.valid_until(sent_at);
         let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
         self.order(&roster, &share, valid_until);
-        if stopping {
+        if stopping || self.asked_to_leave {
             return; // what we own without knowing it is given back by saying goodbye
         }
         for standing in roster.lanes {

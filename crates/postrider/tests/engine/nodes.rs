@@ -2,7 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use postrider::{Outcome, core::log::Log, relay::options::Options};
+use postrider::{
+    Outcome,
+    core::{admin::Actor, log::Log},
+    relay::options::Options,
+};
 use postrider_testkit::fault::{FaultyLog, Moment, Operation};
 
 use crate::support::{Broker, Place, Running, Seen, Stuck, message, options, route, until};
@@ -10,6 +14,7 @@ use crate::support::{Broker, Place, Running, Seen, Stuck, message, options, rout
 on_every_store!(
     relays_share_the_lanes_and_take_over_from_one_that_leaves,
     a_drained_relay_hands_over_without_duplicates,
+    a_node_that_is_asked_to_leave_drains_and_ends,
     one_that_drains_slowly_leaves_its_share_to_others_at_once,
     changing_the_number_of_lanes_fences_their_owners_and_loses_nothing,
 );
@@ -59,6 +64,26 @@ async fn relays_share_the_lanes_and_take_over_from_one_that_leaves(place: Place)
     let overview = place.overview().await;
     assert!(overview.nodes.is_empty(), "both have said goodbye");
     assert!(overview.routes[0].lanes.iter().all(|lane| lane.owner.is_none()));
+}
+
+/// Asked through the store, without a way to its process.
+async fn a_node_that_is_asked_to_leave_drains_and_ends(place: Place) {
+    let broker = Broker::new();
+    let start = || Running::start(&place.log, [route("all", &broker).lanes(4)]);
+    let (leaving, staying) = (start(), start());
+    until("two to share", async || (leaving.stats().lanes(), staying.stats().lanes()) == (2, 2)).await;
+    commit(&place, 0..10);
+    place.admin.drain_node(leaving.node(), &Actor::new("operator")).await.unwrap();
+    let observed = leaving.ended().await;
+    assert!(observed.has(&Seen::AskedToLeave) && observed.has(&Seen::Stopped), "{:?}", observed.all());
+    until("the other to have all", async || staying.stats().lanes() == 4).await;
+    commit(&place, 10..20);
+    until("everything to arrive", async || broker.arrived().len() >= 160).await;
+    staying.drained().await;
+    assert_all_in_order(&broker, 20);
+    assert_no_duplicates(&broker);
+    let audit = place.admin.audit(10).await.unwrap();
+    assert_eq!(audit.iter().map(|entry| entry.action.as_str()).collect::<Vec<_>>(), ["drain-node"]);
 }
 
 async fn one_that_drains_slowly_leaves_its_share_to_others_at_once(place: Place) {

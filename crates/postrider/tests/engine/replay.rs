@@ -21,10 +21,10 @@ on_every_store_with_its_clock!(
     a_replay_delivers_what_its_filter_chooses_and_marks_it,
     a_replay_leaves_the_live_cursor_alone,
 );
-on_every_store!(a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled);
+on_every_store!(a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled, a_replay_goes_through_another_route);
 
 fn replay(filter: ReplayFilter) -> ReplaySpec {
-    ReplaySpec { route: "all".to_owned(), filter, rate: None }
+    ReplaySpec { route: "all".to_owned(), to: None, filter, rate: None }
 }
 
 async fn a_replay_delivers_what_its_filter_chooses_and_marks_it(place: Place) {
@@ -104,6 +104,19 @@ async fn a_subscriber_recognises_a_replay_by_its_header() {
     assert_eq!(marks, [None, Some(name.to_string())]);
     assert_eq!(deliveries[0].envelope.id, deliveries[1].envelope.id);
     relay.drained().await;
+}
+
+async fn a_replay_goes_through_another_route(place: Place) {
+    let (orders, rebuilt) = (Broker::new(), Broker::new());
+    place.commit_labels(&["a1", "b1"]);
+    let nothing = || route("rebuild", &rebuilt).topics(["rebuild"]);
+    let relay = Running::start(&place.log, [route("all", &orders), nothing()]);
+    until("the first delivery", async || orders.arrived().len() == 2).await;
+    let spec = ReplaySpec { to: Some("rebuild".to_owned()), ..replay(ReplayFilter::default()) };
+    place.admin.replay(&spec, &Actor::new("tester")).await.unwrap();
+    until("all of it on the other side", async || rebuilt.arrived().len() == 2).await;
+    relay.drained().await;
+    assert_eq!(orders.arrived().len(), 2, "and nothing twice where it was before");
 }
 
 async fn a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled(place: Place) {

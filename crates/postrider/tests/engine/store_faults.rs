@@ -71,6 +71,7 @@ async fn one_failure(operation: Operation, name: &'static str, moment: Moment) {
     })
     .await;
     let spec = ReplaySpec {
+        to: None,
         route: "all".into(),
         filter: ReplayFilter { key: Some("a".into()), ..Default::default() },
         rate: None,

@@ -8,10 +8,12 @@ use postrider_core::{
         Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
         ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin,
     },
+    browse::{LogRecord, RecordFilter, RecordPage},
     doctor::{Finding, Severity, Thresholds},
-    envelope::MessageId,
+    envelope::{Envelope, MessageId},
     key::OrderingKey,
-    lease::{LaneId, Reader, Replay},
+    lease::{LaneId, NodeId, Reader, Replay},
+    log::Record,
     parked::{Cause, Ordinal, ParkedState},
     time::Timestamp,
 };
@@ -44,6 +46,10 @@ impl StoreAdmin for MemoryStore {
         })
     }
 
+    fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move { Ok(self.transact(|state, _| state.matching(filter).count() as u64)) })
+    }
+
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
         Box::pin(async move { Ok(self.transact(|state, _| state.dead_groups())) })
     }
@@ -54,6 +60,15 @@ impl StoreAdmin for MemoryStore {
 
     fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(async move { Ok(self.transact(|state, _| state.records.recent_topics(newest))) })
+    }
+
+    fn records<'a>(
+        &'a self,
+        filter: &'a RecordFilter,
+        after: Option<u64>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<RecordPage>> {
+        Box::pin(async move { Ok(self.transact(|state, _| state.browse(filter, after, limit))) })
     }
 
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
@@ -114,6 +129,19 @@ impl StoreAdmin for MemoryStore {
         })
     }
 
+    fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            if !state.live(now).any(|(id, _)| *id == node) {
+                return Err(unknown("node", &node.to_string()));
+            }
+            let known = state.nodes.get_mut(&node).expect("it is live");
+            known.leaving = true;
+            let subject = format!("{} ({node})", known.name);
+            state.note(actor, "drain-node", subject, now);
+            Ok(())
+        })
+    }
+
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
         Box::pin(async move {
             Ok(self.transact(|state, _| state.audit.iter().rev().take(limit as usize).cloned().collect()))
@@ -151,7 +179,7 @@ impl State {
         let routes =
             self.routes.iter().filter(|(name, _)| filter.route.as_deref().is_none_or(|route| route == &***name));
         let rows = routes.flat_map(|(name, route)| route.parked.iter().map(move |(at, row)| (name, route, at, row)));
-        rows.filter(|(_, _, _, row)| matches(filter, row))
+        rows.filter(|(_, _, ordinal, row)| matches(filter, *ordinal, row))
     }
 
     fn overview(&self, now: Timestamp) -> Overview {
@@ -161,6 +189,8 @@ impl State {
             name: node.name.clone(),
             routes: node.routes.clone(),
             seen: now.since(node.seen_at),
+            lease_life: node.lease_life,
+            leaving: node.leaving,
             standstills: node.standstills.clone(),
         });
         Overview {
@@ -184,6 +214,7 @@ impl State {
         let lanes = route.lanes().filter(|(_, lane)| !lane.over).map(|(number, lane)| LaneStatus {
             number,
             owner: lane.owner(now),
+            expires_in: lane.owner.filter(|(_, until)| now < *until).map(|(_, until)| until.since(now)),
             epoch: lane.epoch,
             cursor: format!("record {} of {}", lane.cursor, self.records.last()),
         });
@@ -265,6 +296,49 @@ impl State {
         }
     }
 
+    fn browse(&self, filter: &RecordFilter, after: Option<u64>, limit: u32) -> RecordPage {
+        let mut page = RecordPage::default();
+        let mut looked_at = None;
+        for (number, record) in self.records.in_order(after, filter.newest_first) {
+            if page.records.len() >= limit as usize {
+                page.next = looked_at;
+                break;
+            }
+            looked_at = Some(number);
+            let mut shown = self.log_record(number, record);
+            if filter.takes(&mut shown) {
+                page.records.push(shown);
+            }
+        }
+        page
+    }
+
+    fn log_record(&self, number: u64, record: &Record) -> LogRecord {
+        let Envelope { id, topic, name, key, deliver_at, expires_at, .. } = &record.envelope;
+        let text = key.as_ref().map(OrderingKey::as_str);
+        let readers = self.lanes().filter(|(_, route, lane_number, _)| {
+            let in_time = route.end.is_none_or(|end| number <= end);
+            let bytes = text.map(str::as_bytes);
+            in_time
+                && route.reader.reads(topic, name, text, record.enqueued_at)
+                && route.reader.place(bytes, &id.0, *lane_number, route.lane_count()).1
+        });
+        let passed = readers.map(|(route, _, lane_number, lane)| {
+            (LaneId { route: Arc::clone(route), number: lane_number }, number <= lane.cursor)
+        });
+        LogRecord {
+            number,
+            id: *id,
+            topic: topic.to_string(),
+            name: name.to_string(),
+            key: text.map(ToOwned::to_owned),
+            enqueued_at: record.enqueued_at,
+            deliver_at: *deliver_at,
+            expires_at: *expires_at,
+            passed: passed.collect(),
+        }
+    }
+
     fn redrive(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {
         let found = self.matching(filter).filter(|(_, _, _, row)| row.state == ParkedState::Dead);
         let dead: Vec<_> = found.map(|(name, _, ordinal, _)| (Arc::clone(name), ordinal)).collect();
@@ -291,11 +365,14 @@ impl State {
     }
 
     fn begin_replay(&mut self, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Result<Arc<str>> {
-        let of = self.route_mut(&spec.route)?;
-        if of.end.is_some() {
-            return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route));
+        let to = spec.to.as_ref().unwrap_or(&spec.route);
+        for name in [&spec.route, to] {
+            if self.route_mut(name)?.end.is_some() {
+                return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", name));
+            }
         }
-        let replay = Replay { of: spec.route.as_str().into(), filter: spec.filter.clone(), rate: spec.rate };
+        let of = self.route_mut(&spec.route)?;
+        let replay = Replay { of: to.as_str().into(), filter: spec.filter.clone(), rate: spec.rate };
         let reader = Reader { topics: of.reader.topics.clone(), order: of.reader.order, replay: Some(replay) };
         let lanes = of.lane_count();
         self.replays_begun += 1;
@@ -304,7 +381,7 @@ impl State {
         let mut route = Route::new(reader, Some(end));
         route.lanes = (0..lanes).map(|_| Lane::new(begin, epoch)).collect();
         self.routes.insert(Arc::clone(&name), route);
-        self.note(actor, "replay", format!("{name}: {}", spec.filter), now);
+        self.note(actor, "replay", spec.in_words(&name), now);
         Ok(name)
     }
 
@@ -321,13 +398,14 @@ impl State {
     }
 }
 
-fn matches(filter: &ParkedFilter, row: &Row) -> bool {
+fn matches(filter: &ParkedFilter, ordinal: Ordinal, row: &Row) -> bool {
     let envelope = &row.record.envelope;
     let code = row.cause.as_ref().map(Cause::code);
     filter.state.is_none_or(|state| row.state == state)
         && filter.cause.as_deref().is_none_or(|wanted| code == Some(wanted))
         && filter.key.as_deref().is_none_or(|wanted| envelope.key.as_ref().map(OrderingKey::as_str) == Some(wanted))
         && filter.id.is_none_or(|id| envelope.id == id)
+        && filter.ordinals.as_ref().is_none_or(|range| range.contains(&ordinal))
 }
 
 fn shown((name, route, ordinal, row): Found<'_>, now: Timestamp) -> ParkedRow {

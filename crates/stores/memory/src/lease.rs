@@ -47,7 +47,8 @@ impl State {
                 *expires_at = until;
             }
         }
-        self.roster(now)
+        let leave = self.nodes.get(&node.id).is_some_and(|known| known.leaving);
+        Roster { leave, ..self.roster(now) }
     }
 
     pub(crate) fn retire(&mut self, node: NodeId) {
@@ -88,7 +89,8 @@ impl State {
 
     fn see(&mut self, node: &Node, now: Timestamp) {
         let Node { name, routes, lease_life, standstills, id } = node.clone();
-        self.nodes.insert(id, KnownNode { name, routes, lease_life, standstills, seen_at: now });
+        let leaving = self.nodes.get(&id).is_some_and(|known| known.leaving);
+        self.nodes.insert(id, KnownNode { name, routes, lease_life, standstills, seen_at: now, leaving });
     }
 
     fn roster(&self, now: Timestamp) -> Roster {
@@ -100,6 +102,6 @@ impl State {
             epoch: lane.epoch,
             paused: self.is_paused(route),
         });
-        Roster { nodes, lanes: lanes.collect() }
+        Roster { nodes, lanes: lanes.collect(), leave: false }
     }
 }

@@ -232,6 +232,22 @@ impl Records {
         self.last += 1;
     }
 
+    /// Everything that is kept behind a position, in either direction.
+    pub(crate) fn in_order(
+        &self,
+        after: Option<u64>,
+        newest_first: bool,
+    ) -> Box<dyn Iterator<Item = (u64, &Record)> + '_> {
+        let all = self.behind(if newest_first { 0 } else { after.unwrap_or(0) }).map(|(at, record, _)| (at, record));
+        if newest_first {
+            let before = after.unwrap_or(u64::MAX);
+            let kept: Vec<_> = all.take_while(|(at, _)| *at < before).collect();
+            Box::new(kept.into_iter().rev())
+        } else {
+            Box::new(all)
+        }
+    }
+
     /// Everything that is kept behind a position.
     fn behind(&self, after: u64) -> impl Iterator<Item = (u64, &Record, &Facts)> {
         let after = after.max(self.removed);

@@ -52,6 +52,8 @@ pub(crate) struct KnownNode {
     pub(crate) lease_life: Duration,
     pub(crate) standstills: Vec<Standstill>,
     pub(crate) seen_at: Timestamp,
+    /// Whether an operator has asked it to leave.
+    pub(crate) leaving: bool,
 }
 
 impl State {

@@ -33,7 +33,7 @@ async fn redriving_a_dead_row_of_a_finished_replay_brings_its_lane_back() {
     transaction.append(&Memory, batch).unwrap();
     transaction.commit();
     let actor = Actor::new("operator");
-    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     let lane = LaneId { route: store.replay(&spec, &actor).await.unwrap(), number: 0 };
     let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
     let cursor = store.resume(&lease).await.unwrap().cursor;

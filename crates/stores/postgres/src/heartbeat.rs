@@ -15,7 +15,7 @@ use crate::{
     lease::{Said, names},
 };
 
-/// Lanes are locked in the order of their ids, as everywhere. Dead nodes that somebody else is just forgetting are left to
+/// Lanes are locked in the order of their ids, as everywhere. The node's own row tells whether it was asked to leave. Dead nodes that somebody else is just forgetting are left to
 /// them: two nodes that take each other for dead must not wait for each other. A replay waits while its route is paused, for
 /// both publish to the same destination.
 const HEARTBEAT: &str = "
@@ -35,6 +35,7 @@ WITH owned AS MATERIALIZED (
     INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at)
     VALUES ($1, $2, $3, $4, $5, clock_timestamp())
         ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = clock_timestamp()
+    RETURNING leaving
 ), dead AS MATERIALIZED (
     SELECT id
       FROM {node}
@@ -43,6 +44,9 @@ WITH owned AS MATERIALIZED (
 ), forgotten AS (
     DELETE FROM {node} WHERE id IN (SELECT id FROM dead)
 )
+SELECT $1, NULL, NULL, NULL::bigint, NULL, NULL::uuid, NULL::bigint, leaving
+  FROM seen
+ UNION ALL
 SELECT id, routes, NULL, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::boolean
   FROM {node}
  WHERE id <> $1 AND seen_at + lease_life * interval '1 microsecond' > clock_timestamp()
@@ -65,6 +69,10 @@ pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
     roster.nodes.push(NodeStanding { id: node.id, routes: node.routes.clone() });
     for row in on.query(HEARTBEAT, &[&node.id.0, &node.name, &routes, &life, &standstills]).await? {
         if let Some(id) = row.try_get::<_, Option<Uuid>>(0)? {
+            if NodeId(id) == node.id {
+                roster.leave = row.try_get(7)?;
+                continue;
+            }
             roster.nodes.push(NodeStanding { id: NodeId(id), routes: names(row.try_get(1)?)? });
             continue;
         }

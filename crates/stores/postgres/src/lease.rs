@@ -4,7 +4,7 @@
 //! instants are the database's. Lanes are locked in the order of their ids, so that transactions wait for each other and
 //! never in a circle.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error,
@@ -191,6 +191,8 @@ const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 pub(crate) struct LaneRow {
     pub(crate) number: u32,
     pub(crate) owner: Option<NodeId>,
+    /// How long the owner still has.
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) epoch: Epoch,
     pub(crate) position: Position,
 }
@@ -199,9 +201,12 @@ pub(crate) struct LaneRow {
 pub(crate) async fn lanes(db: &Db<'_>, now: Timestamp) -> Work<HashMap<Arc<str>, Vec<LaneRow>>> {
     let mut lanes: HashMap<Arc<str>, Vec<LaneRow>> = HashMap::new();
     for row in db.query(LANES, &[]).await? {
+        let expires_at: Option<Instant> = row.try_get(3)?;
+        let owner = live_owner(row.try_get(2)?, expires_at, now);
         lanes.entry(row.try_get::<_, &str>(0)?.into()).or_default().push(LaneRow {
             number: unsigned(row.try_get(1)?),
-            owner: live_owner(row.try_get(2)?, row.try_get(3)?, now),
+            owner,
+            expires_in: expires_at.filter(|_| owner.is_some()).map(|at| at.0.since(now)),
             epoch: epoch(row.try_get(4)?),
             position: Position::decode(&crate::cursor::stored(row.try_get(5)?))?,
         });

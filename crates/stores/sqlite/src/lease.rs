@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use postrider_core::{
@@ -35,6 +36,8 @@ const EXTEND: &str = "UPDATE {p}lane SET expires_at = ?2 WHERE owner = ?1";
 const NODES: &str = "SELECT id, routes FROM {p}node ORDER BY id";
 
 const LANES: &str = "SELECT route, number, owner, expires_at, epoch FROM {p}lane ORDER BY route, number";
+
+const LEAVING: &str = "SELECT leaving FROM {p}node WHERE id = ?1";
 
 const RETIRE: &str = "DELETE FROM {p}node WHERE id = ?1";
 
@@ -115,7 +118,8 @@ pub(crate) fn heartbeat(db: &Db, node: &Node, now: Timestamp) -> Work<Roster> {
     see(db, node, now)?;
     db.statement(EXTEND)?.execute(params![node.id.0.as_bytes(), now.saturating_add(node.lease_life).as_micros()])?;
     db.statement(FORGET_DEAD)?.execute([now.as_micros()])?;
-    roster(db, now)
+    let leave = db.statement(LEAVING)?.query_row([node.id.0.as_bytes()], |row| row.get(0))?;
+    Ok(Roster { leave, ..roster(db, now)? })
 }
 
 fn see(db: &Db, node: &Node, now: Timestamp) -> Work<()> {
@@ -171,6 +175,8 @@ pub(crate) fn routes(db: &Db) -> Work<BTreeMap<Arc<str>, Route>> {
 pub(crate) struct LaneRow {
     pub(crate) number: u32,
     pub(crate) owner: Option<NodeId>,
+    /// How long the owner still has.
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) epoch: Epoch,
     pub(crate) passed: i64,
 }
@@ -182,9 +188,11 @@ pub(crate) fn lanes(db: &Db, now: Timestamp) -> Work<HashMap<Arc<str>, Vec<LaneR
     let mut rows = statement.query([])?;
     let mut lanes: HashMap<Arc<str>, Vec<LaneRow>> = HashMap::new();
     while let Some(row) = rows.next()? {
+        let (owner, expires_at) = (live_owner(row.get(2)?, row.get(3)?, now), row.get::<_, Option<i64>>(3)?);
         lanes.entry(row.get::<_, String>(0)?.into()).or_default().push(LaneRow {
             number: row.get(1)?,
-            owner: live_owner(row.get(2)?, row.get(3)?, now),
+            owner,
+            expires_in: expires_at.filter(|_| owner.is_some()).map(|at| Timestamp::from_micros(at).since(now)),
             epoch: Epoch(row.get::<_, i64>(4)?.cast_unsigned()),
             passed: row.get(5)?,
         });

@@ -7,7 +7,7 @@ use postrider_core::{
     admin::{Actor, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus},
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
-    lease::{Node, ReplayFilter, RouteSpec},
+    lease::{Node, NodeId, ReplayFilter, RouteSpec},
     log::Settlement,
     parked::{Cause, Parked, ParkedState},
     standstill::{Reason, Standstill},
@@ -300,6 +300,25 @@ pub async fn a_discard_frees_the_line(store: Arc<dyn Fixture>) {
     }
 }
 
+/// Rows are counted without being fetched, and a long piece of work can be done slice by slice.
+pub async fn work_can_be_cut_into_slices(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, (0..5).map(|n| (keyed(&format!("k{n}")), dead(true))).collect()).await;
+    let all = ParkedFilter { state: Some(ParkedState::Dead), ..ParkedFilter::default() };
+    let count = |filter: ParkedFilter| {
+        let store = Arc::clone(&store);
+        async move { store.admin().parked_count(&filter).await.expect("count") }
+    };
+    assert_eq!(count(all.clone()).await, 5);
+    assert_eq!(count(ParkedFilter { key: Some("k3".into()), ..all.clone() }).await, 1);
+    let ordinals: Vec<_> = parked(&*store, &all).await.iter().map(|row| row.ordinal).collect();
+    let slice = ParkedFilter { ordinals: Some(ordinals[1]..=ordinals[3]), ..all.clone() };
+    assert_eq!(count(slice.clone()).await, 3, "both ends are included");
+    assert_eq!(redrive(&*store, &slice).await, 3);
+    let left: Vec<_> = parked(&*store, &all).await.iter().map(|row| row.ordinal).collect();
+    assert_eq!(left, [ordinals[0], ordinals[4]], "the others are left alone");
+}
+
 /// A paused route is shown as paused, by whom and why.
 pub async fn a_pause_tells_who_and_why(store: Arc<dyn Fixture>) {
     Owner::of(&*store, &route("r")).await;
@@ -314,7 +333,7 @@ pub async fn a_pause_tells_who_and_why(store: Arc<dyn Fixture>) {
 pub async fn unknown_names_are_refused(store: Arc<dyn Fixture>) {
     Owner::of(&*store, &route("r")).await;
     let (admin, actor) = (store.admin(), Actor::new("operator"));
-    let spec = ReplaySpec { route: "unknown".into(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: "unknown".into(), to: None, filter: ReplayFilter::default(), rate: None };
     let answers = [
         ("pause", admin.pause("unknown", &actor).await.err()),
         ("resume_route", admin.resume_route("unknown", &actor).await.err()),
@@ -322,6 +341,7 @@ pub async fn unknown_names_are_refused(store: Arc<dyn Fixture>) {
         ("cancel_replay", admin.cancel_replay("unknown", &actor).await.err()),
         ("cancel_replay of a route", admin.cancel_replay("r", &actor).await.err()),
         ("forget_route", admin.forget_route("unknown", &actor).await.err()),
+        ("drain_node", admin.drain_node(NodeId::generate(), &actor).await.err()),
     ];
     for (call, error) in answers {
         let error = error.unwrap_or_else(|| panic!("{call} of a name that nobody knows must be refused"));
@@ -341,15 +361,16 @@ pub async fn every_change_is_audited(store: Arc<dyn Fixture>) {
     admin.discard(&only_a, &actor).await.expect("discard");
     admin.pause("r", &actor).await.expect("pause");
     admin.resume_route("r", &actor).await.expect("resume");
-    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     let replay = admin.replay(&spec, &actor).await.expect("replay");
     admin.cancel_replay(&replay, &actor).await.expect("cancel");
     admin.forget_route("r", &actor).await.expect("forget");
+    admin.drain_node(owner.node.id, &actor).await.expect("drain");
     let entries = admin.audit(100).await.expect("audit");
     let actions: Vec<&str> = entries.iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(
         actions,
-        ["forget-route", "cancel-replay", "replay", "resume", "pause", "discard", "redrive"],
+        ["drain-node", "forget-route", "cancel-replay", "replay", "resume", "pause", "discard", "redrive"],
         "one entry for every change, newest first"
     );
     for entry in &entries {
@@ -382,7 +403,7 @@ pub async fn a_forgotten_route_is_gone(store: Arc<dyn Fixture>) {
     let park = other.read(WHOLE).await.into_iter().map(|record| (record, retrying(NOW))).collect();
     other.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
     let (admin, actor) = (store.admin(), Actor::new("operator"));
-    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     admin.replay(&spec, &actor).await.expect("replay");
     admin.forget_route("r", &actor).await.expect("forget");
     let overview = overview(&*store).await;

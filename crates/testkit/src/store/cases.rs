@@ -43,6 +43,8 @@ macro_rules! store_conformance {
                 a_retired_node_leaves_its_lanes
                 a_silent_node_is_not_live
                 the_roster_lists_every_lane
+                a_node_is_asked_to_leave
+                a_lease_tells_how_long_it_lives
                 racing_nodes_have_one_winner
                 registering_again_changes_nothing
                 a_route_that_cannot_be_is_refused
@@ -112,11 +114,19 @@ macro_rules! store_conformance {
                 a_released_dead_is_redriven_behind_its_key
                 a_redrive_leaves_others_alone
                 a_discard_frees_the_line
+                work_can_be_cut_into_slices
                 a_pause_tells_who_and_why
                 unknown_names_are_refused
                 every_change_is_audited
                 a_forgotten_route_is_gone
                 a_healthy_store_has_no_error
+            }
+            browse {
+                a_record_is_shown_as_it_is
+                records_are_paged_in_both_directions
+                records_are_filtered
+                records_tell_how_far_their_readers_are
+                a_parked_record_counts_as_passed
             }
             replay {
                 a_replay_reads_what_the_log_had
@@ -126,6 +136,7 @@ macro_rules! store_conformance {
                 a_replay_is_shown
                 a_paused_route_pauses_its_replays
                 a_replay_cannot_be_replayed
+                a_replay_can_go_to_another_route
                 a_replay_parks_for_itself
                 a_replay_finishes_when_nothing_waits
                 a_stale_owner_cannot_finish
@@ -192,6 +203,7 @@ mod tests {
             include_str!("settle.rs"),
             include_str!("due.rs"),
             include_str!("admin.rs"),
+            include_str!("browse.rs"),
             include_str!("replay.rs"),
             include_str!("purge.rs"),
             include_str!("hint.rs"),

@@ -92,7 +92,7 @@ pub async fn what_operators_did_survives(store: Arc<dyn Fixture>) {
     let actor = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
     store.admin().pause("r", &actor).await.expect("pause");
     let filter = ReplayFilter { key: Some("a".into()), ..ReplayFilter::default() };
-    let spec = ReplaySpec { route: "r".into(), filter: filter.clone(), rate: Some(7) };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: filter.clone(), rate: Some(7) };
     let name = store.admin().replay(&spec, &actor).await.expect("replay");
     let audit = store.admin().audit(10).await.expect("audit");
     store.reopen().await;

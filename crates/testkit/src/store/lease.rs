@@ -225,6 +225,41 @@ pub async fn the_roster_lists_every_lane(store: Arc<dyn Fixture>) {
     assert!(roster.lanes.iter().all(|standing| !standing.paused), "a resumed route is not paused");
 }
 
+/// A node learns with its next heartbeat that it was asked to leave; others do not, and the overview shows it.
+pub async fn a_node_is_asked_to_leave(store: Arc<dyn Fixture>) {
+    let (one, other) = (registered(&*store, HOUR).await, registered(&*store, HOUR).await);
+    assert!(!store.log().heartbeat(&one).await.expect("heartbeat").leave, "nobody has asked");
+    store.admin().drain_node(one.id, &Actor::new("operator")).await.expect("drain");
+    assert!(store.log().heartbeat(&one).await.expect("heartbeat").leave, "it is told");
+    assert!(store.log().heartbeat(&one).await.expect("heartbeat").leave, "and told again, until it is gone");
+    assert!(!store.log().heartbeat(&other).await.expect("heartbeat").leave, "the other one stays");
+    let leaving = |id| {
+        let store = Arc::clone(&store);
+        async move {
+            let nodes = store.admin().overview().await.expect("overview").nodes;
+            nodes.iter().find(|node| node.id == id).map(|node| node.leaving)
+        }
+    };
+    assert_eq!((leaving(one.id).await, leaving(other.id).await), (Some(true), Some(false)));
+    store.log().retire(one.id).await.expect("retire");
+    let gone = store.admin().drain_node(one.id, &Actor::new("operator")).await.expect_err("it is gone");
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone:?}");
+}
+
+/// The overview tells how long a lease and a node still live without a heartbeat.
+pub async fn a_lease_tells_how_long_it_lives(store: Arc<dyn Fixture>) {
+    let owner = Owner::of(&*store, &route("r")).await;
+    store.pass(SHORT).await;
+    let overview = store.admin().overview().await.expect("overview");
+    let lane = &overview.routes[0].lanes[0];
+    let left = lane.expires_in.expect("it has an owner");
+    assert!(left <= HOUR - SHORT && left > HOUR / 2, "what is left of the lease: {left:?}");
+    assert_eq!(overview.nodes[0].lease_life, HOUR);
+    store.log().release(&owner.lease).await.expect("release");
+    let overview = store.admin().overview().await.expect("overview");
+    assert_eq!(overview.routes[0].lanes[0].expires_in, None, "a free lane has no lease");
+}
+
 /// Of many who race for a lane, exactly one gets it.
 pub async fn racing_nodes_have_one_winner(store: Arc<dyn Fixture>) {
     registered(&*store, HOUR).await;

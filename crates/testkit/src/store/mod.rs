@@ -26,6 +26,7 @@ pub mod due;
 pub mod settle;
 
 pub mod admin;
+pub mod browse;
 pub mod purge;
 pub mod replay;
 

@@ -122,7 +122,7 @@ pub async fn an_unfinished_replay_counts(store: Arc<dyn Fixture>) {
     owner.read(WHOLE).await;
     owner.advance().await;
     let actor = Actor::new("operator");
-    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     let name = store.admin().replay(&spec, &actor).await.expect("replay");
     store.pass(LONGER).await;
     assert_eq!(purge_all(&*store, BRIEFLY).await, 0, "a replay still has these to read");

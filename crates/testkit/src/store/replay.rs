@@ -116,7 +116,7 @@ pub async fn a_replay_chooses(store: Arc<dyn Fixture>) {
 pub async fn a_replay_is_shown(store: Arc<dyn Fixture>) {
     let live = Owner::of(&*store, &RouteSpec { lanes: 2, ..route("r") }).await;
     store.commit(several(3)).await;
-    let spec = ReplaySpec { route: "r".into(), filter: ReplayFilter::default(), rate: Some(50) };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: Some(50) };
     let name = store.admin().replay(&spec, &Actor::new("operator")).await.expect("replay");
     let overview = store.admin().overview().await.expect("overview");
     let shown = overview.routes.iter().find(|status| status.route == name).expect("the overview shows a replay");
@@ -153,10 +153,41 @@ pub async fn a_paused_route_pauses_its_replays(store: Arc<dyn Fixture>) {
 pub async fn a_replay_cannot_be_replayed(store: Arc<dyn Fixture>) {
     Owner::of(&*store, &route("r")).await;
     let name = begin(&*store, ReplayFilter::default()).await;
-    let spec = ReplaySpec { route: name.to_string(), filter: ReplayFilter::default(), rate: None };
+    let spec = ReplaySpec { route: name.to_string(), to: None, filter: ReplayFilter::default(), rate: None };
     let refused = store.admin().replay(&spec, &Actor::new("operator")).await.expect_err("not a route");
     assert_eq!(refused.kind(), ErrorKind::Invalid, "a replay of a replay is refused as invalid: {refused:?}");
     assert_eq!(store.admin().audit(10).await.expect("audit").len(), 1, "what was refused leaves no audit entry");
+}
+
+/// A replay may go through another route's publisher: it reads what its route reads, and stops and goes with the other.
+pub async fn a_replay_can_go_to_another_route(store: Arc<dyn Fixture>) {
+    let orders = TopicFilter::new(["orders.*"]).expect("a good pattern");
+    let live = Owner::of(&*store, &RouteSpec { topics: orders, ..route("r") }).await;
+    let nothing = TopicFilter::new(["nothing"]).expect("a good pattern");
+    store.log().register(&live.node, &[RouteSpec { topics: nothing, ..route("other") }]).await.expect("register");
+    let envelope = keyed("a");
+    store.commit(vec![envelope.clone(), Envelope::new("payments", "n", "")]).await;
+    let spec = |to: &str| ReplaySpec {
+        route: "r".into(),
+        to: Some(to.to_owned()),
+        filter: ReplayFilter::default(),
+        rate: None,
+    };
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    let name = admin.replay(&spec("other"), &actor).await.expect("replay");
+    let roster = store.log().heartbeat(&live.node).await.expect("heartbeat");
+    let served_by: Vec<_> = roster.lanes.iter().filter(|l| l.lane.route == name).map(|l| &*l.served_by).collect();
+    assert_eq!(served_by, ["other"], "the other route's publisher serves it");
+    admin.pause("r", &actor).await.expect("pause");
+    assert_eq!(paused(&*store, &live).await, ["r".into()], "it does not stop with the route whose records it reads");
+    admin.pause("other", &actor).await.expect("pause");
+    assert!(paused(&*store, &live).await.contains(&name), "it stops with the one that publishes");
+    let mut replay = Owner::take(&*store, &node(&["other"], HOUR), &name, 0).await;
+    assert_eq!(replay.ids().await, [envelope.id], "it reads what its own route reads");
+    let unknown = admin.replay(&spec("unknown"), &actor).await.expect_err("no such route");
+    assert_eq!(unknown.kind(), ErrorKind::NotFound, "{unknown:?}");
+    let circle = admin.replay(&spec(&name), &actor).await.expect_err("not a route");
+    assert_eq!(circle.kind(), ErrorKind::Invalid, "{circle:?}");
 }
 
 /// The rows of a replay are its own, also for messages that the live route has parked.
@@ -231,7 +262,7 @@ pub async fn a_cancelled_replay_is_gone(store: Arc<dyn Fixture>) {
 }
 
 async fn begin(store: &dyn Fixture, filter: ReplayFilter) -> Arc<str> {
-    let spec = ReplaySpec { route: "r".into(), filter, rate: None };
+    let spec = ReplaySpec { route: "r".into(), to: None, filter, rate: None };
     store.admin().replay(&spec, &Actor::new("operator")).await.expect("begin a replay")
 }
 

@@ -19,6 +19,7 @@ pub(crate) enum Seen {
     Stalled(MessageId, &'static str),
     StoreFailed(&'static str),
     Purged(u64),
+    AskedToLeave,
     Stopped,
 }
 
@@ -54,6 +55,7 @@ impl Observer for Observed {
             Event::Stalled { id, limit, .. } => Seen::Stalled(*id, limit),
             Event::StoreFailed { operation, .. } => Seen::StoreFailed(operation),
             Event::Purged { records } => Seen::Purged(*records),
+            Event::AskedToLeave => Seen::AskedToLeave,
             Event::Stopped { .. } => Seen::Stopped,
             other => panic!("an event that the tests do not know: {other:?}"),
         };

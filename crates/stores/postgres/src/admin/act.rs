@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    Error,
+    Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
-    lease::{Reader, Replay},
+    lease::{NodeId, Reader, Replay},
     parked::Ordinal,
 };
 
@@ -27,6 +27,12 @@ const NOTE: &str =
     "INSERT INTO {audit} (at, actor, reason, action, subject) VALUES (clock_timestamp(), $1, $2, $3, $4)";
 
 const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {audit} ORDER BY number DESC LIMIT $1";
+
+/// A live one only.
+const DRAIN_NODE: &str = "
+UPDATE {node} SET leaving = true
+ WHERE id = $1 AND seen_at + lease_life * interval '1 microsecond' > clock_timestamp()
+RETURNING name";
 
 const PAUSE: &str = "UPDATE {route} SET paused_by = $2, paused_reason = $3 WHERE name = $1";
 
@@ -124,22 +130,36 @@ async fn set_paused(db: &Db<'_>, route: &str, by: Option<&Actor>) -> Work<()> {
 /// One lane is enough: a replay is read at its own pace. It is a single round over all that is committed now.
 pub(super) async fn replay(db: &Db<'_>, spec: &ReplaySpec, actor: &Actor) -> Work<Arc<str>> {
     db.lock("readers", "").await?;
-    let of = Route::get(db, &spec.route).await?;
-    if of.reader.replay.is_some() {
-        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route).into());
-    }
+    let of = a_route(db, &spec.route).await?;
+    let to = a_route(db, spec.to.as_ref().unwrap_or(&spec.route)).await?;
     // The snapshot first, then the last number: nothing that it sees is above.
     let target = observe::snapshot(db).await?;
     let (origin, last) = (Origin::of(db).await?, observe::last(db).await?);
     let position = Position::replay(origin.identity, target, last, origin.restored);
     let number: i64 = db.query_one("SELECT nextval('{replay}')", &[]).await?.try_get(0)?;
     let name: Arc<str> = format!("{}#replay-{number}", spec.route).into();
-    let replay = Replay { of: of.name, filter: spec.filter.clone(), rate: spec.rate };
+    let replay = Replay { of: to.name, filter: spec.filter.clone(), rate: spec.rate };
     let reader = Reader { replay: Some(replay), ..of.reader };
     Route { name: Arc::clone(&name), lanes: 1, paused: None, reader }.save(db).await?;
     add_lane(db, &name, 0, position.replay_lo(), &position.encode()).await?;
-    note(db, actor, "replay", &format!("{name}: {}", spec.filter)).await?;
+    note(db, actor, "replay", &spec.in_words(&name)).await?;
     Ok(name)
+}
+
+/// A route that exists and is no replay.
+async fn a_route(db: &Db<'_>, name: &str) -> Work<Route> {
+    let route = Route::get(db, name).await?;
+    if route.reader.replay.is_some() {
+        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", name).into());
+    }
+    Ok(route)
+}
+
+pub(super) async fn drain_node(db: &Db<'_>, node: NodeId, actor: &Actor) -> Work<()> {
+    let Some(row) = db.query_opt(DRAIN_NODE, &[&node.0]).await? else {
+        return Err(Error::new(ErrorKind::NotFound, "there is no such live node").with("node", node).into());
+    };
+    note(db, actor, "drain-node", &format!("{} ({node})", row.try_get::<_, &str>(0)?)).await
 }
 
 pub(super) async fn cancel_replay(db: &Db<'_>, name: &str, actor: &Actor) -> Work<()> {

@@ -1,6 +1,7 @@
 //! The operator's side: each look on one consistent state, each change with a trace in the audit record.
 
 mod act;
+mod browse;
 mod doctor;
 mod overview;
 mod rows;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use postrider_core::{
     BoxFuture, Result,
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
     envelope::MessageId,
+    lease::NodeId,
     parked::Ordinal,
 };
 
@@ -51,6 +54,10 @@ impl StoreAdmin for PostgresStore {
         })
     }
 
+    fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>> {
+        transact!(self, look, "count parked rows", |db| rows::parked_count(&db, filter))
+    }
+
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
         transact!(self, look, "group dead rows", |db| rows::dead_groups(&db))
     }
@@ -61,6 +68,15 @@ impl StoreAdmin for PostgresStore {
 
     fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
         transact!(self, look, "list topics", |db| overview::recent_topics(&db, self.block_bits(), newest))
+    }
+
+    fn records<'a>(
+        &'a self,
+        filter: &'a RecordFilter,
+        after: Option<u64>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<RecordPage>> {
+        transact!(self, look, "list records", |db| browse::records(&db, filter, after, limit, self.block_bits()))
     }
 
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
@@ -93,6 +109,10 @@ impl StoreAdmin for PostgresStore {
 
     fn rebase_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         act!(self, "rebase a route", |db| act::rebase_route(&db, route, actor))
+    }
+
+    fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        act!(self, "drain a node", |db| act::drain_node(&db, node, actor))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

@@ -34,7 +34,7 @@ const COUNTED_MAX: i64 = 200_000;
 const SCAN_ROWS: i64 = 10_000;
 
 const NODES: &str = "
-SELECT id, name, routes, seen_at, standstills
+SELECT id, name, routes, seen_at, standstills, lease_life, leaving
   FROM {node}
  WHERE seen_at + lease_life * interval '1 microsecond' > $1
  ORDER BY id";
@@ -124,6 +124,7 @@ impl Log {
         let lanes = lanes.iter().map(|lane| LaneStatus {
             number: lane.number,
             owner: lane.owner,
+            expires_in: lane.expires_in,
             epoch: lane.epoch,
             cursor: lane.position.describe(self.last),
         });
@@ -193,7 +194,15 @@ async fn nodes(db: &Db<'_>, now: Timestamp) -> Work<Vec<NodeStatus>> {
         let routes = lease::names(row.try_get(2)?)?;
         let seen = now.since(row.try_get::<_, Instant>(3)?.0);
         let standstills = Standstill::decode(row.try_get(4)?);
-        nodes.push(NodeStatus { id: NodeId(row.try_get(0)?), name: row.try_get(1)?, routes, seen, standstills });
+        nodes.push(NodeStatus {
+            id: NodeId(row.try_get(0)?),
+            name: row.try_get(1)?,
+            routes,
+            seen,
+            lease_life: Duration::from_micros(row.try_get::<_, i64>(5)?.unsigned_abs()),
+            leaving: row.try_get(6)?,
+            standstills,
+        });
     }
     Ok(nodes)
 }

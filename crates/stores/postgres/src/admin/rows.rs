@@ -56,6 +56,10 @@ impl Conditions {
         conditions.add("cause_code", filter.cause.clone());
         conditions.add("key", filter.key.clone());
         conditions.add("id", filter.id.map(|id| id.0));
+        if let Some(range) = &filter.ordinals {
+            let (first, last) = (conditions.bind(signed(*range.start())), conditions.bind(signed(*range.end())));
+            conditions.sql.push_str(&format!(" AND ordinal BETWEEN {first} AND {last}"));
+        }
         conditions
     }
 
@@ -93,6 +97,12 @@ pub(super) async fn parked(
     let now = db.now().await?;
     let rows = db.query(&sql, &conditions.values()).await?;
     rows.iter().map(|row| shown(row, now)).collect()
+}
+
+pub(super) async fn parked_count(db: &Db<'_>, filter: &ParkedFilter) -> Work<u64> {
+    let conditions = Conditions::new(filter);
+    let sql = format!("SELECT count(*) FROM {{parked}} WHERE {}", conditions.sql);
+    Ok(db.query_one(&sql, &conditions.values()).await?.try_get::<_, i64>(0)?.unsigned_abs())
 }
 
 fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {

@@ -101,7 +101,8 @@ async fn a_new_route_and_a_replay_of_a_restored_log_begin_with_everything() {
     assert_eq!(all.len(), 20 + 1 + 12 + 10 + 2, "a route that begins with the oldest");
     assert!(first.iter().chain(&second).all(|id| all.contains(id)));
     let filter = ReplayFilter::default();
-    let name = reader.store.replay(&ReplaySpec { route: "r".into(), filter, rate: None }, &actor()).await.unwrap();
+    let name =
+        reader.store.replay(&ReplaySpec { route: "r".into(), to: None, filter, rate: None }, &actor()).await.unwrap();
     let lane = postrider_core::lease::LaneId { route: name, number: 0 };
     let lease = reader.store.acquire(&lane, &node("r")).await.unwrap().unwrap();
     let cursor = reader.store.resume(&lease).await.unwrap().cursor;

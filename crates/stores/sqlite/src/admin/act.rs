@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    Error,
+    Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
-    lease::{Reader, Replay},
+    lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
 };
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::rows::condition;
 use crate::{
@@ -23,6 +23,9 @@ use crate::{
 const NOTE: &str = "INSERT INTO {p}audit (at, actor, reason, action, subject) VALUES (?1, ?2, ?3, ?4, ?5)";
 
 const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {p}audit ORDER BY number DESC LIMIT ?1";
+
+/// A live one only.
+const DRAIN_NODE: &str = "UPDATE {p}node SET leaving = 1 WHERE id = ?1 AND seen_at + lease_life > ?2 RETURNING name";
 
 const PAUSE: &str = "UPDATE {p}route SET paused_by = ?2, paused_reason = ?3 WHERE name = ?1";
 
@@ -116,11 +119,9 @@ fn set_paused(db: &Db, route: &str, by: Option<&Actor>) -> Work<()> {
 
 /// One lane is enough: a replay is read at its own pace. It begins with the oldest record and ends with the newest of now.
 pub(super) fn replay(db: &Db, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Work<Arc<str>> {
-    let of = Route::get(db, &spec.route)?;
-    if of.reader.replay.is_some() {
-        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", &spec.route).into());
-    }
-    let replay = Replay { of: of.name, filter: spec.filter.clone(), rate: spec.rate };
+    let of = a_route(db, &spec.route)?;
+    let to = a_route(db, spec.to.as_ref().unwrap_or(&spec.route))?;
+    let replay = Replay { of: to.name, filter: spec.filter.clone(), rate: spec.rate };
     let name: Arc<str> = format!("{}#replay-{}", spec.route, draw(db, "replay", 1)?).into();
     let route = Route {
         name: Arc::clone(&name),
@@ -132,8 +133,30 @@ pub(super) fn replay(db: &Db, spec: &ReplaySpec, actor: &Actor, now: Timestamp) 
     route.save(db)?;
     let begin = db.statement(BEFORE_OLDEST)?.query_row([], |row| row.get(0))?;
     add_lanes(db, &name, 1, begin)?;
-    note(db, actor, "replay", &format!("{name}: {}", spec.filter), now)?;
+    note(db, actor, "replay", &spec.in_words(&name), now)?;
     Ok(name)
+}
+
+/// A route that exists and is no replay.
+fn a_route(db: &Db, name: &str) -> Work<Route> {
+    let route = Route::get(db, name)?;
+    if route.reader.replay.is_some() {
+        return Err(Error::invalid("a replay cannot be replayed; name its route").with("route", name).into());
+    }
+    Ok(route)
+}
+
+pub(super) fn drain_node(db: &Db, node: NodeId, actor: &Actor, now: Timestamp) -> Work<()> {
+    let found: Option<String> = db
+        .statement(DRAIN_NODE)?
+        .query_row(params![node.0.as_bytes(), now.as_micros()], |row| row.get(0))
+        .optional()?;
+    let name = found.ok_or_else(|| no_such_node(node))?;
+    note(db, actor, "drain-node", &format!("{name} ({node})"), now)
+}
+
+fn no_such_node(node: NodeId) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no such live node").with("node", node)
 }
 
 pub(super) fn cancel_replay(db: &Db, name: &str, actor: &Actor, now: Timestamp) -> Work<()> {

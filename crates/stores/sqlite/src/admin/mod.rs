@@ -1,6 +1,7 @@
 //! The operator's side: looking on a thread of its own, changing on the writer's, with a trace in the audit record.
 
 mod act;
+mod browse;
 mod doctor;
 mod overview;
 mod rows;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use postrider_core::{
     BoxFuture, Result,
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
     envelope::MessageId,
+    lease::NodeId,
     parked::Ordinal,
     time::Timestamp,
 };
@@ -35,6 +38,11 @@ impl StoreAdmin for SqliteStore {
         }))
     }
 
+    fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>> {
+        let filter = filter.clone();
+        Box::pin(self.inspector.run("count parked rows", move |db| db.look(|db, _| rows::parked_count(db, &filter))))
+    }
+
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
         Box::pin(self.inspector.run("group dead rows", |db| db.look(|db, _| rows::dead_groups(db))))
     }
@@ -49,6 +57,19 @@ impl StoreAdmin for SqliteStore {
 
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
         Box::pin(self.inspector.run("look at the write lock", doctor::blockage))
+    }
+
+    fn records<'a>(
+        &'a self,
+        filter: &'a RecordFilter,
+        after: Option<u64>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<RecordPage>> {
+        let filter = filter.clone();
+        Box::pin(
+            self.inspector
+                .run("list records", move |db| db.look(|db, now| browse::records(db, &filter, after, limit, now))),
+        )
     }
 
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
@@ -84,6 +105,10 @@ impl StoreAdmin for SqliteStore {
     fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let route = route.to_owned();
         self.act("forget a route", actor, move |db, actor, now| act::forget_route(db, &route, actor, now))
+    }
+
+    fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+        self.act("drain a node", actor, move |db, actor, now| act::drain_node(db, node, actor, now))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

@@ -33,7 +33,7 @@ const OLDEST_WAITING: &str =
 const BLOCKING: &str = "SELECT count(*) FROM {p}parked WHERE route = ?1 AND in_line AND state = 'dead'";
 
 const NODES: &str = "
-SELECT id, name, routes, seen_at, standstills
+SELECT id, name, routes, seen_at, standstills, lease_life, leaving
   FROM {p}node
  WHERE seen_at + lease_life > ?1
  ORDER BY id";
@@ -74,6 +74,7 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
     let lanes = lanes.iter().map(|lane| LaneStatus {
         number: lane.number,
         owner: lane.owner,
+        expires_in: lane.expires_in,
         epoch: lane.epoch,
         cursor: format!("record {} of {}", lane.passed, route.replay_end.unwrap_or(last)),
     });
@@ -132,7 +133,15 @@ fn nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStatus>> {
         let routes: Vec<Arc<str>> = lease::names(&row.get::<_, String>(2)?)?;
         let seen = now.since(Timestamp::from_micros(row.get(3)?));
         let standstills = Standstill::decode(&row.get::<_, String>(4)?);
-        nodes.push(NodeStatus { id: lease::node_id(row.get(0)?), name: row.get(1)?, routes, seen, standstills });
+        nodes.push(NodeStatus {
+            id: lease::node_id(row.get(0)?),
+            name: row.get(1)?,
+            routes,
+            seen,
+            lease_life: Duration::from_micros(row.get::<_, i64>(5)?.unsigned_abs()),
+            leaving: row.get(6)?,
+            standstills,
+        });
     }
     Ok(nodes)
 }

@@ -54,6 +54,8 @@ pub(super) fn condition(filter: &ParkedFilter) -> (String, Vec<Box<dyn ToSql>>) 
     add("cause_code = ?", filter.cause.clone().map(|cause| Box::new(cause) as _));
     add("key = ?", filter.key.clone().map(|key| Box::new(key) as _));
     add("id = ?", filter.id.map(|id| Box::new(id.0.into_bytes()) as _));
+    add("ordinal >= ?", filter.ordinals.as_ref().map(|range| Box::new(signed(*range.start())) as _));
+    add("ordinal <= ?", filter.ordinals.as_ref().map(|range| Box::new(signed(*range.end())) as _));
     (conditions.join(" AND "), values)
 }
 
@@ -80,6 +82,13 @@ pub(super) fn parked(
         found.push(shown(row, now)?);
     }
     Ok(found)
+}
+
+pub(super) fn parked_count(db: &Db, filter: &ParkedFilter) -> Work<u64> {
+    let (condition, values) = condition(filter);
+    let mut statement = db.statement(&format!("SELECT count(*) FROM {{p}}parked WHERE {condition}"))?;
+    let count: i64 = statement.query_row(rusqlite::params_from_iter(values), |row| row.get(0))?;
+    Ok(count.unsigned_abs())
 }
 
 fn shown(row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {

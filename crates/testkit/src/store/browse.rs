@@ -1,0 +1,142 @@
+//! Cases: looking through the log.
+
+use std::sync::Arc;
+
+use postrider_core::{
+    admin::{Actor, ReplaySpec},
+    browse::{LogRecord, RecordFilter, Standing},
+    envelope::{Envelope, MessageId},
+    lease::{ReplayFilter, RouteSpec},
+    topic::TopicFilter,
+};
+
+use super::{
+    Fixture,
+    owner::{HOUR, LONGER, Owner, WHOLE, dead, ids_of, keyed, route, several},
+};
+
+/// A record is shown with all that it has but headers and payload.
+pub async fn a_record_is_shown_as_it_is(store: Arc<dyn Fixture>) {
+    Owner::of(&*store, &route("r")).await;
+    let now = store.now().await;
+    let (deliver_at, expires_at) = (now.saturating_add(HOUR), now.saturating_add(HOUR * 2));
+    let (deliver_at, expires_at) = (Some(deliver_at), Some(expires_at));
+    let envelope = Envelope { deliver_at, expires_at, ..Envelope::new("a.b", "thing.done", "x").with_key("größe") };
+    store.commit(vec![envelope.clone()]).await;
+    let [record] = list(&*store, RecordFilter::default()).await.try_into().expect("one record");
+    assert_eq!((record.id, &*record.topic, &*record.name), (envelope.id, "a.b", "thing.done"));
+    assert_eq!(record.key.as_deref(), Some("größe"));
+    let slack = std::time::Duration::from_millis(2);
+    assert!(record.enqueued_at.saturating_add(slack) >= now, "by the store's clock");
+    let close = |one: Option<_>, other: Option<postrider_core::time::Timestamp>| {
+        one.zip(other).is_some_and(|(one, other): (postrider_core::time::Timestamp, _)| {
+            one.since(other).max(other.since(one)) <= slack
+        })
+    };
+    assert!(close(record.deliver_at, deliver_at) && close(record.expires_at, expires_at), "{record:?}");
+    let [(lane, passed)] = record.passed.as_slice() else { panic!("one route reads it: {record:?}") };
+    assert_eq!((&*lane.route, lane.number, *passed), ("r", 0, false));
+}
+
+/// Pages follow each other without gap or overlap, in both directions.
+pub async fn records_are_paged_in_both_directions(store: Arc<dyn Fixture>) {
+    let sent = several(23);
+    for some in sent.chunks(5) {
+        store.commit(some.to_vec()).await;
+    }
+    let mut expected = ids_of(&sent);
+    for newest_first in [false, true] {
+        let filter = RecordFilter { newest_first, ..RecordFilter::default() };
+        for limit in [1, 4, 23, 100] {
+            let (mut found, mut after) = (Vec::new(), None);
+            // Ends when the store says that there is nothing more; a store that never does is stopped here.
+            for _ in 0..100 {
+                let page = store.admin().records(&filter, after, limit).await.expect("records");
+                assert!(page.records.len() <= limit as usize, "no more records than asked for");
+                found.extend(page.records.iter().map(|record| record.id));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(after, None, "the log has an end");
+            assert_eq!(found, expected, "newest first: {newest_first}, pages of {limit}");
+        }
+        expected.reverse();
+    }
+}
+
+/// Every field of the filter chooses.
+pub async fn records_are_filtered(store: Arc<dyn Fixture>) {
+    let of = |topic: &str, name: &str, key: &str| Envelope::new(topic, name, "").with_key(key);
+    let (a, b) = (of("orders.placed", "placed", "1"), of("orders.paid", "paid", "2"));
+    store.commit(vec![a.clone(), b.clone()]).await;
+    store.pass(LONGER).await;
+    let middle = store.now().await;
+    store.pass(LONGER).await;
+    let c = of("payments", "paid", "1");
+    store.commit(vec![c.clone()]).await;
+    let all = ReplayFilter::default;
+    let topics = |pattern: &str| Some(TopicFilter::new([pattern]).expect("a good pattern"));
+    let cases = [
+        (all(), vec![a.id, b.id, c.id]),
+        (ReplayFilter { since: Some(middle), ..all() }, vec![c.id]),
+        (ReplayFilter { until: Some(middle), ..all() }, vec![a.id, b.id]),
+        (ReplayFilter { key: Some("1".into()), ..all() }, vec![a.id, c.id]),
+        (ReplayFilter { name: Some("paid".into()), ..all() }, vec![b.id, c.id]),
+        (ReplayFilter { topics: topics("orders.*"), ..all() }, vec![a.id, b.id]),
+        (ReplayFilter { topics: topics("payments"), key: Some("2".into()), ..all() }, vec![]),
+    ];
+    for (chosen, expected) in cases {
+        let filter = RecordFilter { chosen, ..RecordFilter::default() };
+        assert_eq!(ids(&list(&*store, filter.clone()).await), expected, "{filter:?}");
+    }
+}
+
+/// How far each reader is, replays included, and what nobody reads.
+pub async fn records_tell_how_far_their_readers_are(store: Arc<dyn Fixture>) {
+    let orders = TopicFilter::new(["orders.*"]).expect("a good pattern");
+    let spec = |name: &str| RouteSpec { topics: orders.clone(), lanes: 2, ..route(name) };
+    let mut quick = Owner::of(&*store, &spec("quick")).await;
+    Owner::of(&*store, &spec("slow")).await;
+    let sent: Vec<_> = (0..8).map(|n| Envelope::new("orders.placed", "n", "").with_key(format!("k{n}"))).collect();
+    let stray = Envelope::new("nobody", "n", "");
+    store.commit([sent.clone(), vec![stray.clone()]].concat()).await;
+    let passed = quick.ids().await;
+    assert!(!passed.is_empty() && passed.len() < sent.len(), "each lane has some of them");
+    quick.advance().await;
+    let by = |route: Option<&str>, standing| RecordFilter {
+        route: route.map(ToOwned::to_owned),
+        standing: Some(standing),
+        ..RecordFilter::default()
+    };
+    assert_eq!(ids(&list(&*store, by(None, Standing::Unrouted)).await), [stray.id]);
+    assert_eq!(ids(&list(&*store, by(Some("quick"), Standing::Passed)).await), passed);
+    assert_eq!(ids(&list(&*store, by(Some("slow"), Standing::Passed)).await), []);
+    assert_eq!(ids(&list(&*store, by(None, Standing::Waiting)).await), ids_of(&sent), "the slow one has passed none");
+    let spec = ReplaySpec { route: "quick".into(), to: None, filter: ReplayFilter::default(), rate: None };
+    let replay = store.admin().replay(&spec, &Actor::new("operator")).await.expect("replay");
+    let waiting = list(&*store, by(Some(&replay), Standing::Waiting)).await;
+    assert_eq!(ids(&waiting), ids_of(&sent), "a replay has all of them before it");
+    store.commit(vec![keyed("late")]).await;
+    assert_eq!(list(&*store, by(Some(&replay), Standing::Waiting)).await.len(), sent.len(), "and nothing later");
+}
+
+/// What is parked was passed by the cursor; its row says the rest.
+pub async fn a_parked_record_counts_as_passed(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true))]).await;
+    let [record] = list(&*store, RecordFilter::default()).await.try_into().expect("one record");
+    assert_eq!(record.standing(), Standing::Passed);
+    owner.read(WHOLE).await;
+}
+
+async fn list(store: &dyn Fixture, filter: RecordFilter) -> Vec<LogRecord> {
+    let page = store.admin().records(&filter, None, 1_000).await.expect("records");
+    assert_eq!(page.next, None, "everything fits into one page");
+    page.records
+}
+
+fn ids(records: &[LogRecord]) -> Vec<MessageId> {
+    records.iter().map(|record| record.id).collect()
+}
