@@ -12,6 +12,8 @@ mod demo;
 #[cfg(test)]
 mod documented;
 mod exit;
+mod output;
+mod progress;
 mod registry;
 mod table;
 mod values;

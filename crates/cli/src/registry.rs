@@ -74,8 +74,8 @@ pub(crate) trait StoreAdapter: Sync {
     /// Opens it. With `migrate`, makes it if there is none and brings its schema up to date; without, changes nothing.
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>>;
 
-    /// Enqueues in a transaction of its own.
-    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()>;
+    /// Enqueues, each list in a transaction of its own. Outside of any runtime.
+    fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()>;
 
     /// Every migration as a line for people, and whether it is applied.
     fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>>;

@@ -15,6 +15,11 @@ impl Table {
         Self { rows: vec![heading.iter().map(ToString::to_string).collect()] }
     }
 
+    /// Rows without the heading.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() - 1
+    }
+
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.rows[0].len(), "one cell a column");
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());

@@ -21,6 +21,8 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// Set by the relay on what a replay delivers again: the replay's name.
 pub const REPLAY: &str = "postrider-replay";
+/// Set by a test of a route on the one message that it sends: the route's name.
+pub const PROBE: &str = "postrider-probe";
 /// Names that begin so cannot be set by an application.
 pub const RESERVED_PREFIX: &str = "postrider-";
 

@@ -31,14 +31,17 @@ impl StoreAdapter for Adapter {
         })
     }
 
-    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
+    fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()> {
         let outbox = Outbox::new(dialect(place)?);
         wait(async {
             let mut client = postgres::connect(&url(place)).await?;
             let failed = |error| postgres::error(error, "enqueue");
-            let mut transaction = client.transaction().await.map_err(failed)?;
-            outbox.enqueue_raw(&mut transaction, vec![envelope]).await?;
-            transaction.commit().await.map_err(failed)
+            for envelopes in transactions {
+                let mut transaction = client.transaction().await.map_err(failed)?;
+                outbox.enqueue_raw(&mut transaction, envelopes).await?;
+                transaction.commit().await.map_err(failed)?;
+            }
+            Ok(())
         })
     }
 

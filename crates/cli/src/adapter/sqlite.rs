@@ -36,15 +36,19 @@ impl StoreAdapter for Adapter {
         })
     }
 
-    fn enqueue(&self, place: &Place, envelope: Envelope) -> Result<()> {
+    fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()> {
         must_exist(place)?;
         let outbox = Outbox::new(dialect(place)?);
         let failed = |error| sqlite::error(error, "enqueue").with("file", &place.path);
         let mut connection = Connection::open(&place.path).map_err(failed)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        outbox.enqueue_raw(&mut transaction, vec![envelope])?;
-        transaction.commit().map_err(failed)
+        for envelopes in transactions {
+            let mut transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+            outbox.enqueue_raw(&mut transaction, envelopes)?;
+            transaction.commit().map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {

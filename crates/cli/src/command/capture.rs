@@ -11,6 +11,7 @@ use postrider::postgres::{
 use crate::{
     config,
     exit::{Code, Failure, Outcome},
+    output::print,
 };
 
 #[derive(Subcommand)]
@@ -78,7 +79,7 @@ pub(crate) async fn run(action: &Action) -> Outcome {
     }
     let sql = if arguments.drop { script.remove() } else { script.create() };
     match &arguments.output {
-        None => print!("{sql}"),
+        None => print(&sql),
         Some(path) => std::fs::write(path, sql)
             .map_err(|error| Failure::because(Code::Usage, format!("{} cannot be written", path.display()), &error))?,
     }

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Failure, Outcome},
+    output::OutputArguments,
     values,
 };
 
@@ -24,9 +25,8 @@ pub(crate) struct Arguments {
     /// Less free disk space than this is told of, where the store can see its disk.
     #[arg(long, value_name = "SIZE", value_parser = values::size, default_value = "256MiB")]
     disk_free: usize,
-    /// One JSON object on standard output.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
@@ -39,11 +39,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
         Err(failure) if failure.code() == Code::Usage => return Err(failure),
         Err(failure) => (vec![closed(&failure)], failure.code()),
     };
-    if arguments.json {
-        println!("{}", json!({ "healthy": code == Code::Done, "findings": findings }));
-    } else {
-        print!("{}", as_text(&findings));
-    }
+    arguments.output.object(|| json!({ "healthy": code == Code::Done, "findings": findings }), || as_text(&findings));
     Ok(code)
 }
 

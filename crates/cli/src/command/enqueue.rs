@@ -11,6 +11,7 @@ use postrider::{
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Failure, Outcome},
+    output::print,
     values,
 };
 
@@ -42,8 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let (adapter, place) = arguments.store.find()?;
     let envelope = arguments.envelope()?;
     let id = envelope.id;
-    adapter.enqueue(&place, envelope)?;
-    println!("{id}");
+    adapter.enqueue(&place, vec![vec![envelope]])?;
+    print(format_args!("{id}\n"));
     Ok(Code::Done)
 }
 

@@ -1,25 +1,37 @@
 //! `postrider migrate`: the schema of a store, looked at, planned, applied or printed.
 
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Outcome},
+    output::{OutputArguments, print},
     registry::Roles,
 };
+
+const UP_TO_DATE: &str = "nothing to do: the schema is up to date\n";
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
     /// Every migration and whether it is applied. Exit code 1 while some are pending.
-    Status(StoreArguments),
+    Status(Look),
     /// What `up` would apply; changes nothing.
-    Plan(StoreArguments),
+    Plan(Look),
     /// Applies what is pending, all or nothing. Makes the database if there is none.
     Up(StoreArguments),
     /// Prints all migrations as a script, for people who apply them by hand.
     Sql(StoreArguments),
     /// Prints a script that gives four database roles what each needs and no more; connects to nothing.
     Roles(RoleArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct Look {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Args)]
@@ -42,54 +54,57 @@ pub(crate) struct RoleArguments {
 
 pub(crate) fn run(action: &Action) -> Outcome {
     match action {
-        Action::Status(store) => status(store),
-        Action::Plan(store) => plan(store),
+        Action::Status(look) => status(look),
+        Action::Plan(look) => plan(look),
         Action::Up(store) => up(store),
         Action::Sql(store) => {
             let (adapter, place) = store.find()?;
-            print!("{}", adapter.migration_script(&place)?);
+            print(adapter.migration_script(&place)?);
             Ok(Code::Done)
         }
         Action::Roles(arguments) => {
             let RoleArguments { store, app, relay, viewer, migrate } = arguments;
             let (adapter, place) = store.find()?;
-            print!("{}", adapter.role_script(&place, &Roles { app, relay, viewer, migrate })?);
+            print(adapter.role_script(&place, &Roles { app, relay, viewer, migrate })?);
             Ok(Code::Done)
         }
     }
 }
 
-fn status(store: &StoreArguments) -> Outcome {
-    let (adapter, place) = store.find()?;
+fn status(look: &Look) -> Outcome {
+    let (adapter, place) = look.store.find()?;
     let migrations = adapter.migrations(&place)?;
-    for (line, _) in &migrations {
-        println!("{line}");
-    }
+    look.output.list(|| as_json(&migrations), || migrations.iter().map(|(line, _)| format!("{line}\n")).collect());
     let complete = migrations.iter().all(|(_, applied)| *applied);
     Ok(if complete { Code::Done } else { Code::Problem })
 }
 
-fn plan(store: &StoreArguments) -> Outcome {
-    let (adapter, place) = store.find()?;
-    let pending: Vec<String> =
-        adapter.migrations(&place)?.into_iter().filter(|(_, applied)| !applied).map(|(line, _)| line).collect();
-    if pending.is_empty() {
-        println!("nothing to do: the schema is up to date");
-    }
-    for line in pending {
-        println!("{line}");
-    }
+fn plan(look: &Look) -> Outcome {
+    let (adapter, place) = look.store.find()?;
+    let mut pending = adapter.migrations(&place)?;
+    pending.retain(|(_, applied)| !applied);
+    look.output.list(
+        || as_json(&pending),
+        || match pending.as_slice() {
+            [] => UP_TO_DATE.to_owned(),
+            pending => pending.iter().map(|(line, _)| format!("{line}\n")).collect(),
+        },
+    );
     Ok(Code::Done)
+}
+
+fn as_json(migrations: &[(String, bool)]) -> Vec<Value> {
+    migrations.iter().map(|(line, applied)| json!({ "migration": line, "applied": applied })).collect()
 }
 
 fn up(store: &StoreArguments) -> Outcome {
     let (adapter, place) = store.find()?;
     let applied = adapter.migrate(&place)?;
     if applied.is_empty() {
-        println!("nothing to do: the schema is up to date");
+        print(UP_TO_DATE);
     }
     for line in applied {
-        println!("applied {line}");
+        print(format_args!("applied {line}\n"));
     }
     Ok(Code::Done)
 }

@@ -1,17 +1,25 @@
 //! The commands, one file each. They are thin: what an operator may do is [`StoreAdmin`](postrider::core::admin::StoreAdmin).
 
+mod audit;
 mod capture;
+mod completions;
 mod config;
 mod dead;
 mod doctor;
 mod enqueue;
+mod envelope;
 mod init;
+mod key;
+mod lease;
+mod message;
 mod migrate;
+mod node;
 mod replay;
 mod route;
 mod run;
 mod status;
 mod store;
+mod version;
 mod why;
 
 use std::future::Future;
@@ -44,19 +52,38 @@ pub(crate) enum Command {
     Why(why::Arguments),
     /// What is wrong with the store or below it, and what to do about it. Exit code 1 if something does not work.
     Doctor(doctor::Arguments),
+    /// Messages: what is in the log, where one is, and what has happened to it.
+    #[command(subcommand)]
+    Message(message::Action),
     /// Messages that were given up.
     #[command(subcommand)]
     Dead(dead::Action),
-    /// Pauses and resumes a route.
+    /// Keys that stand still because their head was given up.
+    #[command(subcommand)]
+    Key(key::Action),
+    /// Routes: how they stand, pausing, draining, trying out, forgetting.
     #[command(subcommand)]
     Route(route::Action),
     /// Delivers again what was delivered.
     Replay(replay::Arguments),
+    /// Relays that are alive, and how one is asked to leave.
+    #[command(subcommand)]
+    Node(node::Action),
+    /// Who may act on which lane.
+    #[command(subcommand)]
+    Lease(lease::Action),
+    /// Who did what, when and why.
+    #[command(subcommand)]
+    Audit(audit::Action),
     /// Enqueues one message in a transaction of its own.
     Enqueue(enqueue::Arguments),
     /// Makes messages of the changes of a table.
     #[command(subcommand)]
     Capture(capture::Action),
+    /// Writes a script that completes commands for a shell.
+    Completions(completions::Arguments),
+    /// Which version this is.
+    Version(version::Arguments),
     /// A process of the demonstration.
     #[command(hide = true, subcommand)]
     DemoPart(demo::Part),
@@ -73,11 +100,18 @@ impl Command {
             Self::Status(arguments) => block_on(status::run(&arguments)),
             Self::Why(arguments) => block_on(why::run(&arguments)),
             Self::Doctor(arguments) => block_on(doctor::run(&arguments)),
+            Self::Message(action) => block_on(message::run(&action)),
             Self::Dead(action) => block_on(dead::run(&action)),
+            Self::Key(action) => block_on(key::run(&action)),
             Self::Route(action) => block_on(route::run(&action)),
             Self::Replay(arguments) => block_on(replay::run(&arguments)),
+            Self::Node(action) => block_on(node::run(&action)),
+            Self::Lease(action) => block_on(lease::run(&action)),
+            Self::Audit(action) => block_on(audit::run(&action)),
             Self::Enqueue(arguments) => enqueue::run(&arguments),
             Self::Capture(action) => block_on(capture::run(&action)),
+            Self::Completions(arguments) => completions::run(&arguments),
+            Self::Version(arguments) => version::run(&arguments),
             Self::DemoPart(part) => demo::run_part(&part),
         }
     }

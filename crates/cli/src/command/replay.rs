@@ -1,65 +1,165 @@
 //! `postrider replay`: delivers again what was delivered, beside the live route and marked as a replay.
 
-use clap::Args;
-use postrider::core::{admin::ReplaySpec, lease::ReplayFilter, time::Timestamp, topic::TopicFilter};
+use clap::{Args, Subcommand};
+use postrider::core::{
+    admin::{ReplaySpec, StoreAdmin},
+    browse::RecordFilter,
+};
+use serde_json::json;
 
-use super::store::{ActorArguments, StoreArguments};
+use super::{
+    message::Chosen,
+    status::{count, state},
+    store::{ActorArguments, StoreArguments},
+};
 use crate::{
     exit::{Code, Failure, Outcome},
-    values,
+    output::{OutputArguments, or_dash, plural, print},
+    progress::Progress,
+    table::Table,
 };
 
+/// Records of one look at the store.
+const LOOK: u32 = 10_000;
+
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    start: Start,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Replays that have not ended.
+    List {
+        #[command(flatten)]
+        store: StoreArguments,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Ends a replay before its end, with its parked messages.
+    Cancel {
+        /// The replay, as `replay list` shows it.
+        replay: String,
+        #[command(flatten)]
+        store: StoreArguments,
+        #[command(flatten)]
+        actor: ActorArguments,
+    },
+}
+
+#[derive(Args)]
+struct Start {
+    /// Which route's messages.
+    #[arg(long)]
+    route: Option<String>,
+    /// Through which other route, if not through its own: its destination gets them.
+    #[arg(long, value_name = "ROUTE")]
+    to: Option<String>,
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Messages per second at most.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Counts what would be delivered again, and starts nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Ends this replay instead of starting one.
+    #[arg(long, value_name = "REPLAY", hide = true, conflicts_with = "route")]
+    cancel: Option<String>,
     #[command(flatten)]
     store: StoreArguments,
-    /// Through which route.
-    #[arg(long, required_unless_present = "cancel")]
-    route: Option<String>,
-    /// Enqueued at or after this instant: `2026-11-15T20:24:41Z`, or how long ago: `2h`.
-    #[arg(long, value_parser = values::instant)]
-    since: Option<Timestamp>,
-    /// Enqueued before this instant.
-    #[arg(long, value_parser = values::instant)]
-    until: Option<Timestamp>,
-    /// With this ordering key.
-    #[arg(long)]
-    key: Option<String>,
-    /// With this message name.
-    #[arg(long)]
-    name: Option<String>,
-    /// On these topics; may be given several times.
-    #[arg(long, value_name = "PATTERN")]
-    topic: Vec<String>,
-    /// Messages per second at most.
-    #[arg(long)]
-    rate: Option<u32>,
-    /// Ends this replay instead of starting one.
-    #[arg(long, value_name = "REPLAY", conflicts_with_all = ["route", "since", "until", "key", "name", "topic", "rate"])]
-    cancel: Option<String>,
     #[command(flatten)]
     actor: ActorArguments,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
-    let actor = arguments.actor.actor();
-    if let Some(name) = &arguments.cancel {
-        arguments.store.open().await?.admin.cancel_replay(name, &actor).await?;
-        println!("{name} is cancelled");
-        return Ok(Code::Done);
+    match &arguments.action {
+        None => match &arguments.start.cancel {
+            Some(name) => cancel(name, &arguments.start.store, &arguments.start.actor).await,
+            None => start(&arguments.start).await,
+        },
+        Some(Action::Cancel { replay, store, actor }) => cancel(replay, store, actor).await,
+        Some(Action::List { store, output }) => list(store, *output).await,
     }
-    let spec = arguments.spec()?;
-    let name = arguments.store.open().await?.admin.replay(&spec, &actor).await?;
-    println!("{name} has started; `postrider status` shows how far it is");
+}
+
+async fn start(start: &Start) -> Outcome {
+    let route = start.route.clone().ok_or_else(|| Failure::usage("say which route's messages: --route"))?;
+    let spec = ReplaySpec { route, to: start.to.clone(), filter: start.chosen.filter()?, rate: start.rate };
+    let admin = start.store.open().await?.admin;
+    if start.dry_run {
+        return dry_run(&*admin, &spec).await;
+    }
+    let name = admin.replay(&spec, &start.actor.actor()).await?;
+    print(format_args!("{name} has started; `postrider replay list` shows how far it is\n"));
     Ok(Code::Done)
 }
 
-impl Arguments {
-    fn spec(&self) -> Outcome<ReplaySpec> {
-        let topics = if self.topic.is_empty() { None } else { Some(TopicFilter::new(&self.topic)?) };
-        let route = self.route.clone().ok_or_else(|| Failure::usage("say which route: --route"))?;
-        let Self { since, until, key, name, .. } = self;
-        let filter = ReplayFilter { since: *since, until: *until, key: key.clone(), name: name.clone(), topics };
-        Ok(ReplaySpec { route, filter, rate: self.rate })
+/// Counts what the route reads of the log, page by page.
+async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec) -> Outcome {
+    let overview = admin.overview().await?;
+    for name in [Some(&spec.route), spec.to.as_ref()].into_iter().flatten() {
+        let known = overview.routes.iter().find(|route| *route.route == **name);
+        if known.is_none_or(|route| route.replay_of.is_some()) {
+            return Err(Failure::new(Code::Problem, format!("there is no route `{name}`")));
+        }
     }
+    let filter =
+        RecordFilter { chosen: spec.filter.clone(), route: Some(spec.route.clone()), ..RecordFilter::default() };
+    let (mut after, mut found) = (None, 0);
+    let mut progress = Progress::new("looked at", 0);
+    // Ends with the log.
+    loop {
+        let page = admin.records(&filter, after, LOOK).await?;
+        found += page.records.len() as u64;
+        progress.at(found);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    drop(progress);
+    let (messages, to) = (plural(found, "message"), spec.to.as_ref().unwrap_or(&spec.route));
+    print(format_args!("would deliver {messages} again through {to}: {}\nnothing was started\n", spec.filter));
+    Ok(Code::Done)
+}
+
+async fn cancel(name: &str, store: &StoreArguments, actor: &ActorArguments) -> Outcome {
+    store.open().await?.admin.cancel_replay(name, &actor.actor()).await?;
+    print(format_args!("{name} is cancelled\n"));
+    Ok(Code::Done)
+}
+
+async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
+    let overview = store.open().await?.admin.overview().await?;
+    let replays = || overview.routes.iter().filter(|route| route.replay_of.is_some());
+    output.list(
+        || {
+            let replay = |route: &postrider::core::admin::RouteStatus| {
+                json!({
+                    "replay": route.route, "through": route.replay_of, "state": state(route),
+                    "pending": route.pending, "parked": route.parked,
+                })
+            };
+            replays().map(replay).collect()
+        },
+        || {
+            let mut table = Table::new(&["REPLAY", "THROUGH", "STATE", "PENDING", "DEAD"]);
+            for route in replays() {
+                table.row([
+                    route.route.to_string(),
+                    or_dash(route.replay_of.as_ref()),
+                    state(route).to_owned(),
+                    count(route.pending),
+                    route.parked.dead.to_string(),
+                ]);
+            }
+            format!("{table}{} under way\n", plural(replays().count() as u64, "replay"))
+        },
+    );
+    Ok(Code::Done)
 }

@@ -9,34 +9,30 @@ use postrider::{
 };
 use serde_json::{Value, json};
 
-use super::{store::StoreArguments, why::in_lines};
+use super::{node, store::StoreArguments, why::in_lines};
 use crate::{
     exit::{Code, Outcome},
-    table::Table,
+    output::{OutputArguments, plural},
+    table::{Table, printable},
 };
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
-    /// One JSON object on standard output.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let overview = admin.overview().await?;
     let findings = diagnosis::survey(&*admin, &overview).await?;
-    if arguments.json {
-        println!("{}", as_json(&overview, &findings));
-    } else {
-        print!("{}", as_text(&overview, &findings));
-    }
+    arguments.output.object(|| as_json(&overview, &findings), || as_text(&overview, &findings));
     Ok(Code::Done)
 }
 
-fn as_text(overview: &Overview, findings: &[Finding]) -> String {
+pub(super) fn as_text(overview: &Overview, findings: &[Finding]) -> String {
     let mut routes =
         Table::new(&["ROUTE", "STATE", "OLDEST", "PENDING", "SCHEDULED", "RETRYING", "HELD", "DEAD", "LANES"]);
     for route in &overview.routes {
@@ -56,13 +52,17 @@ fn as_text(overview: &Overview, findings: &[Finding]) -> String {
     let empty =
         if overview.routes.is_empty() { "no routes yet: a relay makes them known when it starts\n" } else { "" };
     let text = if overview.routes.is_empty() { String::new() } else { routes.to_string() };
-    let (records, relays) = (plural(overview.records, "record"), plural(overview.nodes.len() as u64, "relay"));
+    let records = plural(overview.records, "record");
     let troubles: String = findings.iter().map(in_lines).collect();
-    format!("{text}{empty}{records} in the log, {relays} alive\n{troubles}")
+    format!("{text}{empty}{records} in the log, {}\n{troubles}", relays(overview))
 }
 
-fn plural(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+/// One that was killed is known until its leases end; what was heard of it last tells it from one that works.
+fn relays(overview: &Overview) -> String {
+    let (silent, alive): (Vec<_>, Vec<_>) =
+        overview.nodes.iter().map(|node| (node, node::state(node))).partition(|(_, state)| state.starts_with("silent"));
+    let silent: String = silent.iter().map(|(node, state)| format!(", {} {state}", printable(&node.name))).collect();
+    format!("{} alive{silent}", plural(alive.len() as u64, "relay"))
 }
 
 fn name(route: &RouteStatus) -> String {
@@ -73,12 +73,12 @@ fn name(route: &RouteStatus) -> String {
 }
 
 /// Owned ones of all.
-fn lanes(route: &RouteStatus) -> String {
+pub(super) fn lanes(route: &RouteStatus) -> String {
     let owned = route.lanes.iter().filter(|lane| lane.owner.is_some()).count();
     format!("{owned}/{}", route.lanes.len())
 }
 
-fn count(pending: u64) -> String {
+pub(super) fn count(pending: u64) -> String {
     if pending >= PENDING_COUNT_MAX { format!("{PENDING_COUNT_MAX}+") } else { pending.to_string() }
 }
 
@@ -115,6 +115,8 @@ fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
                 "name": node.name,
                 "routes": node.routes,
                 "seen_seconds": node.seen.as_secs_f64(),
+                "state": node::state(node),
+                "leaving": node.leaving,
                 "standstills": node.standstills,
             })
         })
@@ -124,7 +126,7 @@ fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
 }
 
 /// A route that nobody serves stands still: that must not look like one that runs.
-fn state(route: &RouteStatus) -> &'static str {
+pub(super) fn state(route: &RouteStatus) -> &'static str {
     if route.paused.is_some() {
         "paused"
     } else if route.lanes.iter().all(|lane| lane.owner.is_none()) {

@@ -1,34 +1,54 @@
 //! Arguments that several commands share: which store, and who asks.
+//!
+//! An operator mostly stands next to the file of the relay, or in a container that has its environment. So the store is
+//! looked for in this order: `--store`; `POSTRIDER__STORE__URL`; the file of `--config`, or `postrider.toml` if there is
+//! one; `DATABASE_URL`. The relay finds its own in the same order.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use postrider::core::admin::Actor;
 
 use crate::{
+    config::{self, StoreConfig},
     exit::{Failure, Outcome},
     registry::{self, OpenStore, Place, StoreAdapter},
 };
 
+/// The file that is looked for where nothing else is said.
+const FILE: &str = "postrider.toml";
+
 /// Which store.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArguments {
-    /// Where the messages are, such as `sqlite:app.db`.
-    #[arg(long, value_name = "URL")]
-    store: String,
+    /// Where the messages are, such as `sqlite:app.db`. Default: what the environment or the file says.
+    #[arg(long, value_name = "URL", help_heading = "Store")]
+    store: Option<String>,
+    /// The configuration file that names the store. Default: postrider.toml, if there is one.
+    #[arg(long, value_name = "FILE", conflicts_with = "store", help_heading = "Store")]
+    config: Option<PathBuf>,
+    /// Which store of the file, if it names several.
+    #[arg(long, value_name = "NAME", conflicts_with = "store", help_heading = "Store")]
+    store_name: Option<String>,
     /// What the names of the store's tables begin with.
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", help_heading = "Store")]
     table_prefix: Option<String>,
     /// The schema of the store's tables, for PostgreSQL. Default: postrider.
-    #[arg(long, value_name = "SCHEMA")]
+    #[arg(long, value_name = "SCHEMA", help_heading = "Store")]
     schema: Option<String>,
 }
 
 impl StoreArguments {
     /// The adapter and the place that the URL means.
     pub(crate) fn find(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
-        let (adapter, path) =
-            registry::store(&self.store).map_err(|what| Failure::usage(format!("--store: {what}")))?;
-        let (table_prefix, schema) = (self.table_prefix.clone(), self.schema.clone());
-        Ok((adapter, Place { path, table_prefix, schema, connections: None }))
+        let (adapter, found) = self.look()?;
+        let table_prefix = self.table_prefix.clone().or(found.table_prefix);
+        let schema = self.schema.clone().or(found.schema);
+        // Whoever looks needs no pool like a relay's.
+        Ok((adapter, Place { path: found.path, table_prefix, schema, connections: None }))
     }
 
     /// Opens the store as it is. An operator's look never changes the schema.
@@ -36,6 +56,49 @@ impl StoreArguments {
         let (adapter, place) = self.find()?;
         Ok(adapter.open(&place, false).await?)
     }
+
+    fn look(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
+        if let Some(url) = &self.store {
+            return by_url("--store", url);
+        }
+        if let Some(file) = self.file() {
+            return self.chosen(&config::stores(file)?)?.find().map_err(Failure::usage);
+        }
+        for name in ["POSTRIDER__STORE__URL", "DATABASE_URL"] {
+            if let Some(url) = env::var(name).ok().filter(|url| !url.is_empty()) {
+                return by_url(name, &url);
+            }
+        }
+        Err(Failure::usage(
+            "which store? say --store URL (such as sqlite:app.db), --config FILE, or set DATABASE_URL; there is no \
+             postrider.toml here",
+        ))
+    }
+
+    fn file(&self) -> Option<&Path> {
+        match &self.config {
+            Some(path) => Some(path),
+            None => Some(Path::new(FILE)).filter(|path| path.exists()),
+        }
+    }
+
+    fn chosen<'a>(&self, stores: &'a [StoreConfig]) -> Outcome<&'a StoreConfig> {
+        let names: Vec<&str> = stores.iter().map(|store| store.name.as_str()).collect();
+        match (&self.store_name, stores) {
+            (Some(name), _) => stores.iter().find(|store| store.name == *name).ok_or_else(|| {
+                Failure::usage(format!("--store-name: the file has no store `{name}`; it has {}", names.join(", ")))
+            }),
+            (None, [only]) => Ok(only),
+            (None, _) => {
+                Err(Failure::usage(format!("the file names several stores; say --store-name: {}", names.join(", "))))
+            }
+        }
+    }
+}
+
+fn by_url(said_by: &str, url: &str) -> Outcome<(&'static dyn StoreAdapter, Place)> {
+    let (adapter, path) = registry::store(url).map_err(|what| Failure::usage(format!("{said_by}: {what}")))?;
+    Ok((adapter, Place { path, table_prefix: None, schema: None, connections: None }))
 }
 
 /// Who does something, and why: written into the audit record.
@@ -51,7 +114,7 @@ pub(crate) struct ActorArguments {
 
 impl ActorArguments {
     pub(crate) fn actor(&self) -> Actor {
-        let user = || std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_else(|_| "cli".to_owned());
+        let user = || env::var("USER").or_else(|_| env::var("USERNAME")).unwrap_or_else(|_| "cli".to_owned());
         Actor { name: self.actor.clone().unwrap_or_else(user), reason: self.reason.clone() }
     }
 }

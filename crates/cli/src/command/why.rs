@@ -5,10 +5,12 @@ use postrider::{
     MessageId,
     diagnosis::{self, Finding},
 };
+use serde_json::json;
 
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Outcome},
+    output::OutputArguments,
     table::printable,
 };
 
@@ -19,22 +21,17 @@ pub(crate) struct Arguments {
     id: MessageId,
     #[command(flatten)]
     store: StoreArguments,
-    /// One JSON object per line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// Exit code 1 as long as something waits, or nothing is known: a script can ask until it is delivered.
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let store = arguments.store.open().await?;
     let findings = diagnosis::why(&*store.admin, arguments.id).await?;
-    for finding in &findings {
-        if arguments.json {
-            println!("{}", serde_json::to_string(finding).expect("text is JSON"));
-        } else {
-            print!("{}", in_lines(finding));
-        }
-    }
+    arguments
+        .output
+        .list(|| findings.iter().map(|finding| json!(finding)).collect(), || findings.iter().map(in_lines).collect());
     let done = findings.iter().all(|finding| diagnosis::DONE.contains(&finding.code));
     Ok(if done { Code::Done } else { Code::Problem })
 }

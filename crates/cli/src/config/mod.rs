@@ -36,7 +36,10 @@ mod store;
 mod template;
 mod typed;
 
-use std::{env, fmt, fs, path::PathBuf};
+use std::{
+    env, fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
@@ -90,12 +93,16 @@ pub(crate) struct Source {
 impl Source {
     /// Reads and checks everything, and opens nothing but the files of secrets.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+        self.read(true)
+    }
+
+    fn read(&self, look_up: bool) -> Result<Loaded, Failure> {
         let file = self.file();
         let text = fs::read_to_string(&self.config).map_err(|error| {
             Failure::because(Code::Usage, format!("the configuration {file} cannot be read"), &error)
         })?;
         let overrides = Overrides::gather(env::vars_os(), &self.set).map_err(Failure::usage)?;
-        parse(&text, &overrides, true).map_err(|problems| {
+        parse(&text, &overrides, look_up).map_err(|problems| {
             let listed = Problems { file: &file, problems: &problems };
             Failure::usage(format!("the configuration is not usable\n{listed}"))
         })
@@ -105,6 +112,12 @@ impl Source {
     pub(crate) fn file(&self) -> String {
         self.config.display().to_string()
     }
+}
+
+/// The stores that a file and the environment name, for whoever only looks: secrets are left alone.
+pub(crate) fn stores(path: &Path) -> Result<Vec<StoreConfig>, Failure> {
+    let source = Source { config: path.to_owned(), set: Vec::new() };
+    Ok(source.read(false)?.config.stores)
 }
 
 /// Reads and checks a text and what is said beside it; with `look_up`, secrets too.

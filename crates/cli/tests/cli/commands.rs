@@ -24,7 +24,7 @@ fn a_message_goes_from_the_command_line_to_the_destination() {
     let up = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
     assert_eq!(
         (up.code, up.stdout.as_str()),
-        (0, "applied 0001 begin\napplied 0002 standstills\napplied 0003 parked_records\n"),
+        (0, "applied 0001 begin\napplied 0002 standstills\napplied 0003 parked_records\napplied 0004 leaving\n"),
         "{up:?}"
     );
     let again = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
@@ -53,13 +53,13 @@ fn migrations_are_shown_planned_and_printed() {
     let status = workplace.run(&["migrate", "status", STORE[0], STORE[1]]);
     assert_eq!(
         (status.code, status.stdout.as_str()),
-        (1, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n"),
+        (1, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n"),
         "{status:?}"
     );
     let plan = workplace.run(&["migrate", "plan", STORE[0], STORE[1]]);
     assert_eq!(
         (plan.code, plan.stdout.as_str()),
-        (0, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n")
+        (0, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n")
     );
     assert!(!workplace.path("app.db").exists(), "looking makes no file");
 
@@ -152,10 +152,10 @@ fn the_dead_are_listed_redriven_and_discarded() {
     assert_eq!(unclear.stderr, "error: say which messages (--route, --cause, --key or --id), or --all of them\n");
     let nobody = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--key", "other"]);
     assert_eq!((nobody.code, nobody.stdout.as_str()), (1, "0 redriven\n"));
-    let redriven = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--cause", "expired"]);
+    let redriven = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--cause", "expired", "--yes"]);
     assert_eq!((redriven.code, redriven.stdout.as_str()), (0, "1 redriven\n"), "{redriven:?}");
     wait_until("it has expired again", || dead() == 1);
-    let discarded = workplace.run(&["dead", "discard", STORE[0], STORE[1], "--all"]);
+    let discarded = workplace.run(&["dead", "discard", STORE[0], STORE[1], "--all", "--yes"]);
     assert_eq!((discarded.code, discarded.stdout.as_str()), (0, "1 discarded\n"));
     assert_eq!(dead(), 0);
 }

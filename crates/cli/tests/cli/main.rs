@@ -11,6 +11,7 @@ mod commands;
 mod configuration;
 mod daemon;
 mod demonstration;
+mod operators;
 mod postgres;
 mod psql;
 mod reference;

@@ -54,7 +54,7 @@ impl Workplace {
         let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
         // Whoever runs the tests may have their own.
-        command.env_remove("RUST_LOG").env_remove("DATABASE_URL");
+        command.env_remove("RUST_LOG").env_remove("DATABASE_URL").env_remove("POSTRIDER__STORE__URL");
         command
     }
 

@@ -8,7 +8,7 @@ use postrider_core::{
     topic::TopicFilter,
 };
 
-use super::{Finding, message::read_it, obstacles};
+use super::{Finding, Obstacle, message::read_it, obstacles};
 
 /// Records that are looked at for topics that no route reads.
 const RECENT_RECORDS: u32 = 10_000;
@@ -17,7 +17,8 @@ const RECENT_RECORDS: u32 = 10_000;
 const TOPICS_SHOWN_MAX: usize = 3;
 
 /// Everything that is wrong with the routes of a store, the most pressing first. A route for which nothing waits is left
-/// alone, whatever its state: nobody misses it. What waits for its time is not wrong either.
+/// alone, whatever its state: nobody misses it. What waits for its time is not wrong either, but needs somebody who has
+/// the route when that time comes, and so does what an operator may redrive.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -26,6 +27,11 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<F
     let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
     if !waiting.is_empty() {
         findings.extend(admin.blockage().await?.map(blocked));
+    }
+    for route in overview.routes.iter().filter(|route| !waits(route) && will_wait(route)) {
+        let unserved = |obstacle: &&Obstacle| matches!(obstacle, Obstacle::NoRelay | Obstacle::NotServed { .. });
+        let found = obstacles(overview, route, None);
+        findings.extend(found.iter().filter(unserved).map(|obstacle| obstacle.finding(&route.route)));
     }
     for route in &waiting {
         findings.extend(obstacles(overview, route, None).iter().map(|obstacle| obstacle.finding(&route.route)));
@@ -43,6 +49,10 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<F
 
 fn waits(route: &RouteStatus) -> bool {
     route.pending > 0 || route.oldest_pending_age.is_some()
+}
+
+fn will_wait(route: &RouteStatus) -> bool {
+    route.parked.scheduled > 0 || route.parked.dead > 0
 }
 
 /// Nobody can write to the store, whichever route it is for.

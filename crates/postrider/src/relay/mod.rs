@@ -32,7 +32,7 @@ use postrider_core::{
     Error, Result,
     lease::{Node, NodeId},
     log::Log,
-    standstill::Standstill,
+    standstill::{Reason, Standstill},
 };
 use tokio::sync::watch;
 

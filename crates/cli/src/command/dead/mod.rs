@@ -1,58 +1,32 @@
 //! `postrider dead`: what was given up, and what an operator may do about it.
 //!
-//! Redriving and discarding need a filter, or `--all` in so many words.
+//! Looking is in [`look`], changing in [`change`].
+
+mod change;
+mod look;
 
 use clap::{Args, Subcommand};
 use postrider::{
     MessageId,
-    core::{
-        admin::{ParkedFilter, ParkedRow},
-        parked::ParkedState,
-    },
+    core::{admin::ParkedFilter, parked::ParkedState},
 };
-use serde_json::{Value, json};
 
-use super::{
-    status::age,
-    store::{ActorArguments, StoreArguments},
-};
-use crate::{
-    exit::{Code, Failure, Outcome},
-    table::Table,
-};
+use crate::exit::Outcome;
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
+    /// How many there are, by route and cause, the largest group first.
+    Groups(look::Groups),
     /// Lists them, by route and place in line.
-    List {
-        #[command(flatten)]
-        store: StoreArguments,
-        #[command(flatten)]
-        filter: Filter,
-        /// At most this many.
-        #[arg(long, default_value_t = 100)]
-        limit: u32,
-        /// One JSON object per line.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Tries them again, with a fresh count of attempts.
-    Redrive(Change),
-    /// Gives them up for good; what they blocked goes on.
-    Discard(Change),
-}
-
-#[derive(Args)]
-pub(crate) struct Change {
-    #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    filter: Filter,
-    /// Every dead message of the store.
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    actor: ActorArguments,
+    List(look::List),
+    /// All about one of them, on every route that has given it up.
+    Show(look::Show),
+    /// Writes them to standard output with headers and payload, one JSON object per line.
+    Export(look::Export),
+    /// Tries them again, with a fresh count of attempts. Several at once only with --yes.
+    Redrive(change::Change),
+    /// Gives them up for good; what they blocked goes on. Several at once only with --yes.
+    Discard(change::Change),
 }
 
 /// Which of them.
@@ -80,6 +54,7 @@ impl Filter {
             cause: self.cause.clone(),
             key: self.key.clone(),
             id: self.id,
+            ordinals: None,
         }
     }
 
@@ -90,73 +65,11 @@ impl Filter {
 
 pub(crate) async fn run(action: &Action) -> Outcome {
     match action {
-        Action::List { store, filter, limit, json } => list(store, filter, *limit, *json).await,
-        Action::Redrive(change) => {
-            let filter = change.filter()?;
-            let rows = change.store.open().await?.admin.redrive(&filter, &change.actor.actor()).await?;
-            Ok(tell("redriven", rows))
-        }
-        Action::Discard(change) => {
-            let filter = change.filter()?;
-            let rows = change.store.open().await?.admin.discard(&filter, &change.actor.actor()).await?;
-            Ok(tell("discarded", rows))
-        }
+        Action::Groups(arguments) => look::groups(arguments).await,
+        Action::List(arguments) => look::list(arguments).await,
+        Action::Show(arguments) => look::show(arguments).await,
+        Action::Export(arguments) => look::export(arguments).await,
+        Action::Redrive(change) => change.run(change::Act::Redrive).await,
+        Action::Discard(change) => change.run(change::Act::Discard).await,
     }
-}
-
-impl Change {
-    fn filter(&self) -> Outcome<ParkedFilter> {
-        if self.filter.chooses_everything() != self.all {
-            return Err(Failure::usage("say which messages (--route, --cause, --key or --id), or --all of them"));
-        }
-        Ok(self.filter.parked())
-    }
-}
-
-/// That nothing matched is a finding: whoever asked expected something.
-fn tell(what: &str, rows: u64) -> Code {
-    println!("{rows} {what}");
-    if rows == 0 { Code::Problem } else { Code::Done }
-}
-
-async fn list(store: &StoreArguments, filter: &Filter, limit: u32, json: bool) -> Outcome {
-    let rows = store.open().await?.admin.parked(&filter.parked(), None, limit).await?;
-    if json {
-        for row in &rows {
-            println!("{}", as_json(row));
-        }
-        return Ok(Code::Done);
-    }
-    let mut table = Table::new(&["MESSAGE", "ROUTE", "TOPIC", "KEY", "ATTEMPTS", "AGE", "CAUSE"]);
-    for row in &rows {
-        let (code, detail) = row.cause.clone().unwrap_or_default();
-        table.row([
-            row.envelope.id.to_string(),
-            row.route.to_string(),
-            row.envelope.topic.to_string(),
-            row.envelope.key.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-            row.attempts.to_string(),
-            age(row.age),
-            format!("{code}: {detail}"),
-        ]);
-    }
-    print!("{table}");
-    println!("{} dead{}", rows.len(), if rows.len() == limit as usize { ", perhaps more: raise --limit" } else { "" });
-    Ok(Code::Done)
-}
-
-fn as_json(row: &ParkedRow) -> Value {
-    let (code, detail) = row.cause.clone().unzip();
-    json!({
-        "id": row.envelope.id,
-        "route": row.route,
-        "topic": row.envelope.topic,
-        "name": row.envelope.name,
-        "key": row.envelope.key.as_ref().map(ToString::to_string),
-        "attempts": row.attempts,
-        "cause": code,
-        "detail": detail,
-        "head": row.head,
-        "age_seconds": row.age.as_secs_f64(),
-    })
 }

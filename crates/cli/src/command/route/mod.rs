@@ -1,17 +1,41 @@
-//! `postrider route`: stops a route until it is resumed, whichever relays serve it, or forgets it for good,
-//! or makes its cursor good after the database was set back.
+//! `postrider route`: stops a route until it is resumed, whichever relays serve it; waits until it rests; tries it out;
+//! forgets it for good, or makes its cursor good after the database was set back.
+
+mod drain;
+mod test;
 
 use clap::{Args, Subcommand};
+use postrider::core::admin::RouteStatus;
+use serde_json::{Value, json};
 
-use super::store::{ActorArguments, StoreArguments};
-use crate::exit::{Code, Outcome};
+use super::{
+    status::{age, count, lanes, state},
+    store::{ActorArguments, StoreArguments},
+};
+use crate::{
+    exit::{Code, Outcome},
+    output::{OutputArguments, or_dash, print},
+    table::Table,
+};
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
+    /// Every route: what it reads and how it stands.
+    List {
+        #[command(flatten)]
+        store: StoreArguments,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
     /// Lets its lanes drain and keeps them idle.
     Pause(Named),
     /// Lets a paused route go on.
     Resume(Named),
+    /// Pauses it and waits until nothing of it is in flight.
+    Drain(drain::Arguments),
+    /// Enqueues a marked message for it and waits until it is delivered. The destination gets it like any other message, with
+    /// the header `postrider-probe`, and so does every other route that reads its topic.
+    Test(test::Arguments),
     /// Forgets a route that is no longer configured: its cursor, replays and parked messages. Until then retention waits
     /// for it.
     Forget(Named),
@@ -32,22 +56,65 @@ pub(crate) struct Named {
 
 pub(crate) async fn run(action: &Action) -> Outcome {
     match action {
+        Action::List { store, output } => return list(store, *output).await,
+        Action::Drain(arguments) => return drain::run(arguments).await,
+        Action::Test(arguments) => return test::run(arguments).await,
         Action::Pause(named) => {
             named.store.open().await?.admin.pause(&named.route, &named.actor.actor()).await?;
-            println!("{} is paused", named.route);
+            print(format_args!("{} is paused\n", named.route));
         }
         Action::Resume(named) => {
             named.store.open().await?.admin.resume_route(&named.route, &named.actor.actor()).await?;
-            println!("{} goes on", named.route);
+            print(format_args!("{} goes on\n", named.route));
         }
         Action::Forget(named) => {
             named.store.open().await?.admin.forget_route(&named.route, &named.actor.actor()).await?;
-            println!("{} is forgotten; a relay that still has it makes it known again, as a new route", named.route);
+            let route = &named.route;
+            print(format_args!(
+                "{route} is forgotten; a relay that still has it makes it known again, as a new route\n"
+            ));
         }
         Action::Rebase(named) => {
             named.store.open().await?.admin.rebase_route(&named.route, &named.actor.actor()).await?;
-            println!("{} is rebased when a relay reads it next; what was not settled is delivered", named.route);
+            let route = &named.route;
+            print(format_args!("{route} is rebased when a relay reads it next; what was not settled is delivered\n"));
         }
     }
     Ok(Code::Done)
+}
+
+async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
+    let overview = store.open().await?.admin.overview().await?;
+    let routes = || overview.routes.iter().filter(|route| route.replay_of.is_none());
+    output.list(
+        || routes().map(as_json).collect(),
+        || {
+            let mut table = Table::new(&["ROUTE", "STATE", "TOPICS", "LANES", "PENDING", "OLDEST", "DEAD"]);
+            for route in routes() {
+                table.row([
+                    route.route.to_string(),
+                    state(route).to_owned(),
+                    route.topics.clone(),
+                    lanes(route),
+                    count(route.pending),
+                    or_dash(route.oldest_pending_age.map(age)),
+                    route.parked.dead.to_string(),
+                ]);
+            }
+            if routes().next().is_none() {
+                "no routes yet: a relay makes them known when it starts\n".to_owned()
+            } else {
+                table.to_string()
+            }
+        },
+    );
+    Ok(Code::Done)
+}
+
+fn as_json(route: &RouteStatus) -> Value {
+    json!({
+        "route": route.route, "state": state(route), "topics": route.topics, "paused": route.paused,
+        "lanes": route.lanes.len(), "pending": route.pending, "parked": route.parked,
+        "oldest_pending_age_seconds": route.oldest_pending_age.map(|age| age.as_secs_f64()),
+    })
 }

@@ -1,0 +1,134 @@
+//! Redriving and discarding. One message at once; several only after a look at how many there are, slice by slice, each
+//! slice one transaction with its audit record.
+
+use std::{sync::Arc, time::Duration};
+
+use clap::Args;
+use postrider::core::admin::{Actor, ParkedFilter, ParkedRow, StoreAdmin};
+
+use super::Filter;
+use crate::{
+    command::store::{ActorArguments, StoreArguments},
+    exit::{Code, Failure, Outcome},
+    output::{plural, print},
+    progress::Progress,
+};
+
+/// Rows of one transaction where no rate is asked for.
+const SLICE: u32 = 500;
+
+#[derive(Args)]
+pub(crate) struct Change {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    filter: Filter,
+    /// Every dead message of the store.
+    #[arg(long)]
+    all: bool,
+    /// Really does it. Without, several messages are only counted.
+    #[arg(long)]
+    yes: bool,
+    /// Messages per second at most.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    #[command(flatten)]
+    actor: ActorArguments,
+}
+
+/// What to do with them.
+#[derive(Clone, Copy)]
+pub(super) enum Act {
+    Redrive,
+    Discard,
+}
+
+impl Act {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Discard => "discard",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Redrive => "redriven",
+            Self::Discard => "discarded",
+        }
+    }
+
+    async fn apply(self, admin: &dyn StoreAdmin, filter: &ParkedFilter, actor: &Actor) -> Outcome<u64> {
+        Ok(match self {
+            Self::Redrive => admin.redrive(filter, actor).await?,
+            Self::Discard => admin.discard(filter, actor).await?,
+        })
+    }
+}
+
+impl Change {
+    pub(super) async fn run(&self, act: Act) -> Outcome {
+        if self.filter.chooses_everything() != self.all {
+            return Err(Failure::usage("say which messages (--route, --cause, --key or --id), or --all of them"));
+        }
+        let (filter, actor) = (self.filter.parked(), self.actor.actor());
+        let admin = self.store.open().await?.admin;
+        if self.filter.id.is_some() {
+            return Ok(tell(act, act.apply(&*admin, &filter, &actor).await?));
+        }
+        let count = admin.parked_count(&filter).await?;
+        if count == 0 {
+            return Ok(tell(act, 0));
+        }
+        if !self.yes {
+            let (verb, messages) = (act.verb(), plural(count, "message"));
+            print(format_args!("would {verb} {messages}: {filter}\nnothing was changed; do it with --yes\n"));
+            return Ok(Code::Done);
+        }
+        Ok(tell(act, self.in_slices(act, &*admin, &filter, &actor, count).await?))
+    }
+
+    /// By ascending place, so that one which dies again meanwhile is not met twice. Ends with the rows.
+    async fn in_slices(
+        &self,
+        act: Act,
+        admin: &dyn StoreAdmin,
+        filter: &ParkedFilter,
+        actor: &Actor,
+        count: u64,
+    ) -> Outcome<u64> {
+        let limit = self.rate.unwrap_or(SLICE);
+        let (mut after, mut changed) = (None, 0);
+        let mut progress = Progress::new(act.done(), count);
+        loop {
+            let rows = admin.parked(filter, after.clone(), limit.min(SLICE)).await?;
+            let Some(last) = rows.last() else { return Ok(changed) };
+            after = Some((Arc::clone(&last.route), last.ordinal));
+            for slice in rows.chunk_by(|one, other| one.route == other.route) {
+                changed += act.apply(admin, &only(filter, slice), actor).await?;
+                progress.at(changed);
+            }
+            if self.rate.is_some() {
+                // A slice may be smaller than a second's worth.
+                let share = rows.len() as f64 / f64::from(limit);
+                tokio::time::sleep(Duration::from_secs_f64(share)).await;
+            }
+        }
+    }
+}
+
+/// The filter, narrowed to these rows of one route.
+fn only(filter: &ParkedFilter, slice: &[ParkedRow]) -> ParkedFilter {
+    let (first, last) = (&slice[0], &slice[slice.len() - 1]);
+    ParkedFilter {
+        route: Some(first.route.to_string()),
+        ordinals: Some(first.ordinal..=last.ordinal),
+        ..filter.clone()
+    }
+}
+
+/// That nothing matched is a finding: whoever asked expected something.
+fn tell(act: Act, rows: u64) -> Code {
+    print(format_args!("{rows} {}\n", act.done()));
+    if rows == 0 { Code::Problem } else { Code::Done }
+}

@@ -1,0 +1,148 @@
+//! `postrider message trace`: what has happened to one message, in order of time, and what it waits for now.
+//!
+//! The store keeps no row per delivery: that a cursor has passed a message is known, and when is not. What failed, what an
+//! operator did, and what is parked has its time.
+
+use postrider::{
+    core::{
+        admin::{AuditEntry, MessageTrace, ParkedRow},
+        time::Timestamp,
+    },
+    diagnosis,
+};
+use serde_json::{Value, json};
+
+use super::{One, unknown};
+use crate::{
+    command::{envelope, why::in_lines},
+    exit::{Code, Outcome},
+    table::{Table, printable},
+};
+
+/// Entries of the audit record that are looked through.
+const AUDIT_MAX: u32 = 1_000;
+
+/// One thing that happened.
+struct Step {
+    at: Option<Timestamp>,
+    route: Option<String>,
+    what: &'static str,
+    detail: String,
+}
+
+pub(super) async fn run(one: &One) -> Outcome {
+    let admin = one.store.open().await?.admin;
+    let (trace, overview) = (admin.message(one.id).await?, admin.overview().await?);
+    let Some(envelope) =
+        trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope))
+    else {
+        return Err(unknown(one.id));
+    };
+    let mut steps = steps(&trace, overview.at);
+    let audit = admin.audit(AUDIT_MAX).await?;
+    steps.extend(audit.into_iter().filter(|entry| is_about(entry, &trace)).map(acted));
+    // What has no time stands behind what has.
+    steps.sort_by_key(|step| (step.at.is_none(), step.at));
+    let findings = diagnosis::why(&*admin, one.id).await?;
+    one.output.object(
+        || {
+            let steps: Vec<Value> = steps.iter().map(Step::json).collect();
+            let mut fields = envelope::as_json(envelope, one.payload);
+            fields.insert("steps".into(), steps.into());
+            fields.insert("findings".into(), json!(findings));
+            Value::Object(fields)
+        },
+        || {
+            let mut table = Table::new(&["AT", "ROUTE", "WHAT", "DETAIL"]);
+            for step in &steps {
+                let at = step.at.map_or_else(|| "-".to_owned(), |at| at.to_string());
+                let route = step.route.clone().unwrap_or_else(|| "-".to_owned());
+                table.row([at, route, step.what.to_owned(), step.detail.clone()]);
+            }
+            let mut text = format!("message {} ({})\n{table}", one.id, printable(&envelope.name));
+            if one.payload {
+                let lines = envelope::as_lines(envelope, true);
+                text.extend(lines.last().map(|(name, value)| format!("{name}: {}\n", printable(value))));
+            }
+            findings.iter().for_each(|finding| text.push_str(&in_lines(finding)));
+            text
+        },
+    );
+    Ok(Code::Done)
+}
+
+impl Step {
+    fn json(&self) -> Value {
+        json!({
+            "at": self.at.map(|at| at.to_string()), "route": self.route, "what": self.what, "detail": self.detail,
+        })
+    }
+}
+
+fn steps(trace: &MessageTrace, now: Timestamp) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some((envelope, at)) = &trace.record {
+        let key = envelope.key.as_ref().map_or_else(String::new, |key| format!(", key {key}"));
+        let detail = format!("topic {}{key}", envelope.topic);
+        steps.push(Step { at: Some(*at), route: None, what: "enqueued", detail });
+    }
+    steps.extend(trace.parked.iter().map(|row| parked(row, now)));
+    for (lane, passed) in &trace.passed {
+        if trace.parked.iter().any(|row| row.route == lane.route) {
+            continue;
+        }
+        let (what, detail) = match passed {
+            true => ("delivered", "the cursor has passed it; when is not kept"),
+            false => ("waiting", "the cursor has not passed it"),
+        };
+        steps.push(Step { at: None, route: Some(lane.route.to_string()), what, detail: detail.to_owned() });
+    }
+    steps
+}
+
+fn parked(row: &ParkedRow, now: Timestamp) -> Step {
+    let tries = match row.attempts {
+        0 => String::new(),
+        1 => "after 1 attempt".to_owned(),
+        attempts => format!("after {attempts} attempts"),
+    };
+    let cause = row.cause.as_ref().map(|(code, detail)| format!("{code}: {detail}"));
+    let detail: Vec<String> = [Some(tries).filter(|text| !text.is_empty()), cause].into_iter().flatten().collect();
+    Step {
+        at: Some(now.saturating_sub(row.age)),
+        route: Some(row.route.to_string()),
+        what: row.state.name(),
+        detail: detail.join("; "),
+    }
+}
+
+/// Whether an operator's act names the message, or everything of its key or route.
+fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> bool {
+    let since = trace.record.as_ref().map(|(_, at)| *at);
+    if since.is_some_and(|since| entry.at < since) {
+        return false;
+    }
+    let envelope =
+        trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope));
+    let Some(envelope) = envelope else { return false };
+    let says = |part: &str| entry.subject.split([',', ':']).any(|said| said.trim().ends_with(part));
+    let of_route = |name: &str| entry.subject == name || says(&format!("route {name}"));
+    let routes = trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
+    entry.subject.contains(&format!("message {}", envelope.id))
+        || envelope.key.as_ref().is_some_and(|key| says(&format!("key {key}")))
+        || routes.into_iter().any(of_route)
+}
+
+fn acted(entry: AuditEntry) -> Step {
+    let what = match entry.action.as_str() {
+        "redrive" => "redriven",
+        "discard" => "discarded",
+        "pause" => "paused",
+        "resume" => "resumed",
+        "replay" => "replayed",
+        _ => "operator",
+    };
+    let reason = entry.actor.reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    let detail = format!("{} {} by {}{reason}", entry.action, entry.subject, entry.actor.name);
+    Step { at: Some(entry.at), route: None, what, detail }
+}
