@@ -65,7 +65,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Route(route::Action),
     /// Delivers again what was delivered.
-    Replay(replay::Arguments),
+    Replay(Box<replay::Arguments>),
     /// Relays that are alive, and how one is asked to leave.
     #[command(subcommand)]
     Node(node::Action),
