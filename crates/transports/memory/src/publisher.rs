@@ -43,7 +43,7 @@ impl Publisher for MemoryPublisher {
                 match travelling(record) {
                     Ok(envelope) => envelopes.push(envelope),
                     Err(error) => {
-                        refused = Some(Outcome::Rejected(Cause::new("unreadable-headers", error)));
+                        refused = Some(Outcome::Rejected(Cause::new("bad-headers", error)));
                         break;
                     }
                 }

@@ -127,7 +127,7 @@ fn lines_of(batch: &[RecordRef]) -> (Vec<u8>, Vec<Outcome>) {
             Ok(()) => Outcome::Durable,
             Err(error) => {
                 stopped = record.key;
-                Outcome::Rejected(Cause::new("unreadable-headers", error))
+                Outcome::Rejected(Cause::new("bad-headers", error))
             }
         }
     });
