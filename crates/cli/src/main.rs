@@ -16,6 +16,7 @@ mod output;
 mod progress;
 mod registry;
 mod table;
+mod telemetry;
 mod values;
 
 use std::process::ExitCode;

@@ -161,6 +161,13 @@ pub(crate) const KEYS: &[Key] = &[
         "where probes and Prometheus are answered; any address but loopback needs a token",
     ),
     fixed("admin.token", Secret, Words("none is asked for"), "what /metrics and /healthz ask for, at least 16 bytes"),
+    fixed(
+        "telemetry.otlp_endpoint",
+        Text,
+        Words("no traces"),
+        "the OpenTelemetry collector that traces are sent to, over HTTP: `http://127.0.0.1:4318`; needs the feature `otlp`",
+    ),
+    fixed("telemetry.service_name", Text, Value("\"postrider\""), "what this service is called in traces"),
     fixed("route.name", Text, Required, "the cursor is kept under it: a renamed route is a new one"),
     fixed("route.store", Text, Words("the only store"), "which of several stores it reads"),
     fixed(

@@ -33,6 +33,7 @@ mod secret;
 mod shapes;
 pub(crate) mod show;
 mod store;
+mod telemetry;
 mod template;
 mod typed;
 
@@ -52,6 +53,7 @@ pub(crate) use self::{
     relay::RelayConfig,
     route::RouteConfig,
     store::StoreConfig,
+    telemetry::TelemetryConfig,
     template::template,
 };
 use self::{keys::KEYS, overrides::Overrides, reader::Document, show::Shown};
@@ -67,6 +69,7 @@ pub(crate) struct Config {
     pub(crate) relay: RelayConfig,
     pub(crate) log: LogConfig,
     pub(crate) admin: Option<AdminConfig>,
+    pub(crate) telemetry: TelemetryConfig,
     pub(crate) routes: Vec<RouteConfig>,
 }
 
@@ -128,6 +131,7 @@ fn parse(text: &str, overrides: &Overrides, look_up: bool) -> Result<Loaded, Vec
     let relay = relay::read(&mut top);
     let log = log::read(&mut top);
     let admin = admin::read(&mut top);
+    let telemetry = telemetry::read(&mut top);
     let routes = route::read(&mut top, &stores);
     top.close();
     let warnings = if look_up { document.look_up_secrets() } else { Vec::new() };
@@ -135,7 +139,7 @@ fn parse(text: &str, overrides: &Overrides, look_up: bool) -> Result<Loaded, Vec
         return Err(document.into_problems());
     }
     let heartbeat_every = relay.options.heartbeat_every;
-    let config = Config { stores, relay, log, admin, routes };
+    let config = Config { stores, relay, log, admin, telemetry, routes };
     let mut shown = document.into_shown();
     // The one default that is computed.
     for value in shown.iter_mut().filter(|value| value.key.path == "relay.heartbeat_every") {

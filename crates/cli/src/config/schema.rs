@@ -33,6 +33,7 @@ pub(crate) fn schema() -> Value {
             "relay": section("relay"),
             "log": section("log"),
             "admin": section("admin"),
+            "telemetry": section("telemetry"),
             "route": { "type": "array", "items": section("route"), "minItems": 1 },
         },
     })

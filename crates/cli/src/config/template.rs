@@ -24,8 +24,8 @@ pub(crate) fn template(chosen: Chosen<'_>) -> String {
     for key in KEYS {
         let section = key.section();
         if section != last {
-            let wanted =
-                ["store", "relay", "log", "route", "route.retry"].contains(&section) || is_chosen(chosen, section);
+            let wanted = ["store", "relay", "log", "telemetry", "route", "route.retry"].contains(&section)
+                || is_chosen(chosen, section);
             text.push_str(&format!("\n{}{}\n", if wanted { "" } else { "# " }, header(section, false)));
             last = section;
         }

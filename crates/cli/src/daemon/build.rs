@@ -15,6 +15,7 @@ use crate::{
     config::{Config, RouteConfig, StoreConfig},
     exit::{Code, Failure, Outcome},
     registry::{self, Destination},
+    telemetry::Telemetry,
 };
 
 /// The relay of one store, and what watches it.
@@ -24,11 +25,11 @@ pub(super) struct Outbox {
 }
 
 /// Opens everything.
-pub(super) async fn outboxes(config: &Config, metrics: &Metrics) -> Outcome<Vec<Outbox>> {
+pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Telemetry) -> Outcome<Vec<Outbox>> {
     let mut destinations = Vec::new();
     for store in &config.stores {
         let of_store = config.routes.iter().filter(|route| route.store == store.name);
-        destinations.push(of_store.map(open_route).collect::<Outcome<Vec<Route>>>()?);
+        destinations.push(of_store.map(|route| open_route(route, telemetry)).collect::<Outcome<Vec<Route>>>()?);
     }
     let mut outboxes = Vec::new();
     for (store, routes) in config.stores.iter().zip(destinations) {
@@ -62,13 +63,14 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
 }
 
 /// Opens the destination of a route, and sets the route up.
-pub(super) fn open_route(config: &RouteConfig) -> Outcome<Route> {
+pub(super) fn open_route(config: &RouteConfig, telemetry: &Telemetry) -> Outcome<Route> {
     let (open, rest) = registry::transport(&config.transport).map_err(Failure::usage)?;
     let destination = Destination { url: &config.transport, rest: &rest, http: config.http.as_ref() };
     let destination = open(&destination).map_err(|error| {
         let message = format!("the destination of the route `{}` cannot be opened", config.name);
         Failure::because(Code::Usage, message, &error)
     })?;
+    let destination = telemetry.watch(&config.name, &config.transport, destination);
     let route = Route::to(&config.name, destination)
         .topics(&config.topics)
         .order(config.order)

@@ -22,6 +22,7 @@ use crate::{
     admin,
     config::{Config, Loaded, Source},
     exit::{Code, Failure, Outcome},
+    telemetry::Telemetry,
 };
 
 /// Runs until a signal comes.
@@ -31,17 +32,19 @@ pub(crate) fn run(source: &Source) -> Outcome {
     for warning in warnings {
         warn!("{warning}");
     }
+    let telemetry = Telemetry::start(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
-    let outcome = runtime.block_on(serve(source, config, log));
+    let outcome = runtime.block_on(serve(source, config, log, &telemetry));
     // A write to a destination that stands still must not keep the process.
     runtime.shutdown_background();
+    telemetry.stop();
     outcome
 }
 
-async fn serve(source: &Source, config: Config, log: Log) -> Outcome {
+async fn serve(source: &Source, config: Config, log: Log, telemetry: &Telemetry) -> Outcome {
     let (stop, reload) = (Stop::install()?, Reload::install()?);
     let listener = match &config.admin {
         Some(admin) => Some((admin::bind(admin.listen).await?, admin.token()?)),
@@ -50,7 +53,7 @@ async fn serve(source: &Source, config: Config, log: Log) -> Outcome {
     let metrics = Metrics::new();
     let mut relays = JoinSet::new();
     let mut watched = Vec::new();
-    for Outbox { relay, watched: watch } in build::outboxes(&config, &metrics).await? {
+    for Outbox { relay, watched: watch } in build::outboxes(&config, &metrics, telemetry).await? {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
         watched.push(watch);
         relays.spawn(relay.run());

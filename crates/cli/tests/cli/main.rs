@@ -17,4 +17,6 @@ mod psql;
 mod reference;
 mod standstill;
 mod support;
+#[cfg(feature = "otlp")]
+mod traces;
 mod webhook;
