@@ -34,3 +34,17 @@ fn endpoint(text: &str) -> Result<String, String> {
         _ => Err("must be the URL of a collector, such as \"http://127.0.0.1:4318\"".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_without_a_password() {
+        assert_eq!(endpoint("http://127.0.0.1:4318/"), Ok("http://127.0.0.1:4318".to_owned()));
+        assert_eq!(endpoint("https://collector.internal"), Ok("https://collector.internal".to_owned()));
+        for (wrong, word) in [("127.0.0.1:4318", "URL"), ("http://", "URL"), ("http://u:p@host", "password")] {
+            assert!(endpoint(wrong).is_err_and(|what| what.contains(word)), "{wrong}");
+        }
+    }
+}
