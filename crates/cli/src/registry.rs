@@ -80,8 +80,8 @@ pub(crate) trait StoreAdapter: Sync {
     /// Every migration as a line for people, and whether it is applied.
     fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>>;
 
-    /// Applies what is pending and returns it as lines.
-    fn migrate(&self, place: &Place) -> Result<Vec<String>>;
+    /// Applies what is pending and returns it as lines. A store beside another one is made only with `new_store`.
+    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<String>>;
 
     /// All migrations as a script.
     fn migration_script(&self, place: &Place) -> Result<String>;

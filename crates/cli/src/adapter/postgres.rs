@@ -21,12 +21,15 @@ impl StoreAdapter for Adapter {
 
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
+            if migrate {
+                refuse_second(place).await?;
+            }
             let mut builder =
                 PostgresStore::builder(&url(place)).schema(schema(place)).prefix(prefix(place)).migrate(migrate);
             if let Some(connections) = place.connections {
                 builder = builder.connections_max(connections as usize);
             }
-            let store = Arc::new(builder.open().await?);
+            let store = Arc::new(builder.open().await.map_err(no_database)?);
             Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
         })
     }
@@ -50,8 +53,13 @@ impl StoreAdapter for Adapter {
         Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
     }
 
-    fn migrate(&self, place: &Place) -> Result<Vec<String>> {
-        let applied = wait(async { migrations::up(&url(place), &dialect(place)?).await })?;
+    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<String>> {
+        let applied = wait(async {
+            if !new_store {
+                refuse_second(place).await?;
+            }
+            migrations::up(&url(place), &dialect(place)?).await
+        })?;
         Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
     }
 
@@ -63,6 +71,31 @@ impl StoreAdapter for Adapter {
         let Roles { app, relay, viewer, migrate } = *roles;
         migrations::roles(&dialect(place)?, &migrations::Roles { app, relay, viewer, migrate })
     }
+}
+
+/// A prefix that was mistyped must not become an empty store beside the one that is meant, in which everything looks fine.
+async fn refuse_second(place: &Place) -> Result<()> {
+    let beside = migrations::beside(&url(place), &dialect(place)?).await.map_err(no_database)?;
+    if beside.is_empty() {
+        return Ok(());
+    }
+    let shown = |prefix: &str| if prefix.is_empty() { "none".to_owned() } else { format!("`{prefix}`") };
+    let prefixes: Vec<String> = beside.iter().map(|prefix| shown(prefix)).collect();
+    let message = "the schema has a store already, under another table prefix; correct `table_prefix`, or make a second \
+                   store with `postrider migrate up --new-store`";
+    Err(Error::new(ErrorKind::Schema, message)
+        .with("schema", schema(place))
+        .with("prefix", shown(prefix(place)))
+        .with("there", prefixes.join(", ")))
+}
+
+/// That the server has no such database is no different from a file that is not there.
+fn no_database(error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    Error::new(ErrorKind::Unavailable, "there is no such database on the server; make it, or correct the URL")
+        .caused_by(error)
 }
 
 /// The registry has cut the scheme off.
@@ -85,5 +118,6 @@ fn dialect(place: &Place) -> Result<Postgres> {
 /// These commands run outside of any runtime.
 fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| Error::new(ErrorKind::Other, "start the runtime").caused_by(e))?.block_on(work)
+    let runtime = runtime.map_err(|e| Error::new(ErrorKind::Other, "start the runtime").caused_by(e))?;
+    runtime.block_on(work).map_err(no_database)
 }

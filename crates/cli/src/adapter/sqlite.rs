@@ -56,7 +56,7 @@ impl StoreAdapter for Adapter {
         Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
     }
 
-    fn migrate(&self, place: &Place) -> Result<Vec<String>> {
+    fn migrate(&self, place: &Place, _new_store: bool) -> Result<Vec<String>> {
         let applied = migrations::up(&place.path, &dialect(place)?)?;
         Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
     }

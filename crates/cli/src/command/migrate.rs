@@ -19,7 +19,7 @@ pub(crate) enum Action {
     /// What `up` would apply; changes nothing.
     Plan(Look),
     /// Applies what is pending, all or nothing. Makes the database if there is none.
-    Up(StoreArguments),
+    Up(Up),
     /// Prints all migrations as a script, for people who apply them by hand.
     Sql(StoreArguments),
     /// Prints a script that gives four database roles what each needs and no more; connects to nothing.
@@ -32,6 +32,15 @@ pub(crate) struct Look {
     store: StoreArguments,
     #[command(flatten)]
     output: OutputArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    /// Makes a store although the schema has one under another table prefix (PostgreSQL).
+    #[arg(long)]
+    new_store: bool,
+    #[command(flatten)]
+    store: StoreArguments,
 }
 
 #[derive(Args)]
@@ -56,7 +65,7 @@ pub(crate) fn run(action: &Action) -> Outcome {
     match action {
         Action::Status(look) => status(look),
         Action::Plan(look) => plan(look),
-        Action::Up(store) => up(store),
+        Action::Up(arguments) => up(arguments),
         Action::Sql(store) => {
             let (adapter, place) = store.find()?;
             print(adapter.migration_script(&place)?);
@@ -97,9 +106,9 @@ fn as_json(migrations: &[(String, bool)]) -> Vec<Value> {
     migrations.iter().map(|(line, applied)| json!({ "migration": line, "applied": applied })).collect()
 }
 
-fn up(store: &StoreArguments) -> Outcome {
-    let (adapter, place) = store.find()?;
-    let applied = adapter.migrate(&place)?;
+fn up(arguments: &Up) -> Outcome {
+    let (adapter, place) = arguments.store.find()?;
+    let applied = adapter.migrate(&place, arguments.new_store)?;
     if applied.is_empty() {
         print(UP_TO_DATE);
     }

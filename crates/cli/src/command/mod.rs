@@ -1,7 +1,9 @@
 //! The commands, one file each. They are thin: what an operator may do is [`StoreAdmin`](postrider::core::admin::StoreAdmin).
 
 mod audit;
+mod bench;
 mod capture;
+mod check;
 mod completions;
 mod config;
 mod dead;
@@ -14,11 +16,14 @@ mod lease;
 mod message;
 mod migrate;
 mod node;
+mod reference;
 mod replay;
 mod route;
 mod run;
 mod status;
 mod store;
+mod tail;
+mod top;
 mod version;
 mod why;
 
@@ -48,6 +53,12 @@ pub(crate) enum Command {
     Migrate(migrate::Action),
     /// How the routes are doing.
     Status(status::Arguments),
+    /// How the routes are doing, again and again. Prints once where there is no terminal.
+    Top(top::Arguments),
+    /// What the log gets, what is refused and what dies, as it happens.
+    Tail(tail::Arguments),
+    /// One line and a code for a monitoring system, or metrics for a text file.
+    Check(check::Arguments),
     /// Why a message waits, and what to do about it.
     Why(why::Arguments),
     /// What is wrong with the store or below it, and what to do about it. Exit code 1 if something does not work.
@@ -80,10 +91,15 @@ pub(crate) enum Command {
     /// Makes messages of the changes of a table.
     #[command(subcommand)]
     Capture(capture::Action),
+    /// How much this machine and a store can do, in a bounded load of its own.
+    Bench(bench::Arguments),
     /// Writes a script that completes commands for a shell.
     Completions(completions::Arguments),
     /// Which version this is.
     Version(version::Arguments),
+    /// Prints the page of the documentation that lists all commands.
+    #[command(hide = true)]
+    Reference,
     /// A process of the demonstration.
     #[command(hide = true, subcommand)]
     DemoPart(demo::Part),
@@ -98,6 +114,9 @@ impl Command {
             Self::Config(action) => config::run(&action),
             Self::Migrate(action) => migrate::run(&action),
             Self::Status(arguments) => block_on(status::run(&arguments)),
+            Self::Top(arguments) => block_on(top::run(&arguments)),
+            Self::Tail(arguments) => block_on(tail::run(&arguments)),
+            Self::Check(arguments) => block_on(check::run(&arguments)),
             Self::Why(arguments) => block_on(why::run(&arguments)),
             Self::Doctor(arguments) => block_on(doctor::run(&arguments)),
             Self::Message(action) => block_on(message::run(&action)),
@@ -110,6 +129,8 @@ impl Command {
             Self::Audit(action) => block_on(audit::run(&action)),
             Self::Enqueue(arguments) => enqueue::run(&arguments),
             Self::Capture(action) => block_on(capture::run(&action)),
+            Self::Bench(arguments) => block_on(bench::run(&arguments)),
+            Self::Reference => reference::run(),
             Self::Completions(arguments) => completions::run(&arguments),
             Self::Version(arguments) => version::run(&arguments),
             Self::DemoPart(part) => demo::run_part(&part),

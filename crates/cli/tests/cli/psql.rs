@@ -90,6 +90,8 @@ fn bad_input_is_refused_in_words() {
         ("'t', 'n', '{}', attempts_max => 0", "attempts_max is less than 1"),
         ("'t', 'n', '{}', id => NULL", "the id is NULL"),
         ("'t', 'n', '{}', deliver_at => 'tomorrow', expires_at => 'today'", "can never arrive"),
+        ("'t', 'n', '{}', deliver_at => 'infinity'", "deliver_at is infinite"),
+        ("'t', 'n', '{}', expires_at => 'infinity'", "expires_at is infinite"),
         ("'t', 'n', '{}', headers => '[1]'", "headers are a JSON object, not a JSON array"),
         ("'t', 'n', '{}', headers => '{\"Tenant\": \"x\"}'", "the header name 'Tenant' is not usable"),
         ("'t', 'n', '{}', headers => '{\"postrider-replay\": \"x\"}'", "the header name 'postrider-replay'"),

@@ -24,6 +24,13 @@ pub(crate) fn assert_page(name: &str, expected: &str) {
 }
 
 #[test]
+fn commands() {
+    let printed = crate::support::Workplace::new().run(&["reference"]);
+    assert_eq!(printed.code, 0, "{printed:?}");
+    assert_page("commands.md", &printed.stdout);
+}
+
+#[test]
 fn metrics() {
     let mut page = String::from(
         "# Metrics\n\nWritten by the code; see [watching a relay](../operate/watching.md) for how to read them and \

@@ -109,8 +109,16 @@ pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
             },
         },
     };
-    Error::new(kind, operation).with("code", code)
+    let error = Error::new(kind, operation).with("code", code);
+    if code == "42501" {
+        return error.with("fix", WHO_MAY);
+    }
+    error
 }
+
+/// For a role that was refused: which one would not be.
+const WHO_MAY: &str = "connect as a role that may; of those of `postrider migrate roles`, app enqueues, viewer looks without \
+                       headers and payloads, and relay does all that relays and operators do";
 
 #[cfg(test)]
 mod tests {

@@ -126,6 +126,35 @@ pub async fn up(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
     attempt.await.map_err(|fault| fault.into_error("migrate"))
 }
 
+/// Other stores beside this one, if this one is not made yet: the prefixes of their tables in the same schema. For whoever
+/// is about to make it, perhaps because a prefix was mistyped.
+///
+/// # Errors
+/// What PostgreSQL answers.
+pub async fn beside(url: &str, dialect: &Postgres) -> Result<Vec<String>> {
+    let attempt = async {
+        let mut client = connect(url).await?;
+        let db = Db::look(&mut client, dialect).await?;
+        if exists(&db, "migration").await? {
+            return Ok(Vec::new());
+        }
+        let rows = db.query(BESIDE, &[&dialect.schema()]).await?;
+        Ok::<_, Fault>(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
+    };
+    attempt.await.map_err(|fault| fault.into_error("look at the schema"))
+}
+
+/// A store has these two, whatever they begin with.
+const BESIDE: &str = "
+SELECT left(one.relname, -length('checkpoint'))
+  FROM pg_class AS one
+  JOIN pg_class AS other
+    ON other.relnamespace = one.relnamespace
+   AND other.relname = left(one.relname, -length('checkpoint')) || 'migration'
+ WHERE one.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+   AND one.relkind = 'r' AND one.relname LIKE '%checkpoint'
+ ORDER BY 1";
+
 /// All migrations as one SQL script for people who apply them by hand: run it once, in a database that has none of them.
 #[must_use]
 pub fn sql(dialect: &Postgres) -> String {

@@ -23,7 +23,7 @@ const SEQUENCES: [&str; 3] = ["seq", "ordinal", "replay"];
 /// What an enqueue by SQL calls, in all overloads. Those that there are not are passed over.
 const FUNCTIONS: [&str; 3] = ["enqueue", "check_name", "encode_headers"];
 
-/// The names of the four roles. One name may stand for several.
+/// The names of the four roles, each for one purpose: what one is given is taken from the others.
 ///
 /// ```
 /// use postrider_store_postgres::{Postgres, migrations::{Roles, roles}};
@@ -59,8 +59,10 @@ impl Default for Roles<'_> {
 ///
 /// # Errors
 /// If a name cannot be that of a role: empty, longer than [`SCHEMA_BYTES_MAX`] bytes, with a dollar sign or a
-/// control character, or one of those that PostgreSQL keeps for itself (`public`, `none`, `pg_…`).
+/// control character, or one of those that PostgreSQL keeps for itself (`public`, `none`, `pg_…`); or if one name stands
+/// for two purposes.
 pub fn roles(dialect: &Postgres, names: &Roles<'_>) -> Result<String> {
+    refuse_shared(names)?;
     let quoted = [
         ("APP_ROLE", quote("app", names.app)?),
         ("RELAY_ROLE", quote("relay", names.relay)?),
@@ -78,6 +80,22 @@ pub fn roles(dialect: &Postgres, names: &Roles<'_>) -> Result<String> {
         .replace("TABLES", &all.join(", "))
         .replace("LEAVES", &leaves.join(", "));
     Ok(format!("BEGIN;\n{}COMMIT;\n", put_in(&script, &quoted)))
+}
+
+/// The script takes from each role what the others are given, so one that is two of them would be left with too little.
+fn refuse_shared(names: &Roles<'_>) -> Result<()> {
+    let mut seen = std::collections::BTreeMap::new();
+    for (purpose, name) in
+        [("app", names.app), ("relay", names.relay), ("viewer", names.viewer), ("migrate", names.migrate)]
+    {
+        if let Some(other) = seen.insert(name, purpose) {
+            let shown: String = name.escape_debug().to_string().chars().take(80).collect();
+            return Err(Error::invalid("one role cannot serve two purposes; make one for each")
+                .with("role", shown)
+                .with("purposes", format!("{other} and {purpose}")));
+        }
+    }
+    Ok(())
 }
 
 fn owners(dialect: &Postgres, tables: &[String]) -> String {
@@ -156,6 +174,13 @@ mod tests {
         for left in ["_ROLE;", "OWNERS", "FUNCTIONS", "TABLES ", "LEAVES", "{", "MIGRATE_ROLE"] {
             assert!(!script.contains(left), "{left} is left over in {script}");
         }
+    }
+
+    #[test]
+    fn one_role_serves_one_purpose() {
+        let shared = Roles { app: "shop", relay: "shop", ..Roles::default() };
+        let told = roles(&Postgres::default(), &shared).unwrap_err().to_string();
+        assert!(told.contains("app and relay") && told.contains("shop"), "{told}");
     }
 
     #[test]

@@ -1,0 +1,181 @@
+//! `postrider check`: one line and a code, for Nagios and its relatives, cron and probes; or metrics for a text file.
+//!
+//! The codes are those of monitoring plugins, which everything that runs such a check understands: 0 well, 1 warning, 2
+//! critical, 3 unknown. They are not the codes of the other commands.
+
+use std::time::Duration;
+
+use clap::Args;
+use postrider::{
+    Error,
+    core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin},
+    diagnosis::{self, Finding},
+    metrics::Metrics,
+};
+
+use super::store::StoreArguments;
+use crate::{
+    exit::{Code, Failure, Outcome},
+    output::{plural, print},
+    table::printable,
+    values,
+};
+
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes, as monitoring plugins have them:\n  0  well\n  1  warning\n  2  critical: also if no relay \
+                        is alive, or the store cannot be reached\n  3  unknown: it cannot be said which store is meant"
+)]
+pub(crate) struct Arguments {
+    /// A warning from this age of the oldest undelivered message on.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::duration)]
+    age_warn: Duration,
+    /// Critical from this age on.
+    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = values::duration)]
+    age_crit: Duration,
+    /// A warning from so many dead messages on.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    dead_warn: u64,
+    /// Critical from so many on. Default: never.
+    #[arg(long, value_name = "NUMBER")]
+    dead_crit: Option<u64>,
+    /// Prints metrics for the text file collector of Prometheus instead, under the names that a relay has for them.
+    #[arg(long)]
+    prometheus: bool,
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// How bad it is, worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Well,
+    Warning,
+    Critical,
+    Unknown,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Well => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// The number is what counts here, not what the other commands mean by it.
+    fn code(self) -> Code {
+        match self {
+            Self::Well => Code::Done,
+            Self::Warning => Code::Problem,
+            Self::Critical => Code::Usage,
+            Self::Unknown => Code::Unreachable,
+        }
+    }
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let seen = match look(arguments).await {
+        Ok(seen) => seen,
+        Err(failure) => return Ok(blind(arguments, &failure)),
+    };
+    let (level, text) = judge(arguments, &seen);
+    if arguments.prometheus {
+        print(metrics(Some(&seen)))
+    } else {
+        print(text)
+    }
+    Ok(level.code())
+}
+
+/// What was seen in one look.
+struct Seen {
+    overview: Overview,
+    dead: Vec<CauseGroup>,
+    findings: Vec<Finding>,
+}
+
+async fn look(arguments: &Arguments) -> Outcome<Seen> {
+    let admin = arguments.store.open().await?.admin;
+    Ok(ask(&*admin).await?)
+}
+
+async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
+    let (overview, dead) = (admin.overview().await?, admin.dead_groups().await?);
+    let findings = diagnosis::survey(admin, &overview).await?;
+    Ok(Seen { overview, dead, findings })
+}
+
+/// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it.
+fn blind(arguments: &Arguments, failure: &Failure) -> Code {
+    let level = if failure.code() == Code::Usage { Level::Unknown } else { Level::Critical };
+    if arguments.prometheus && level == Level::Critical {
+        eprintln!("{failure}");
+        print(metrics(None));
+    } else {
+        let told = failure.to_string().replace("\n  because: ", "; because: ");
+        let told = told.strip_prefix("error: ").unwrap_or(&told);
+        print(format_args!("POSTRIDER {} - {}\n", level.name(), one_line(told)));
+    }
+    level.code()
+}
+
+/// A bar would begin the performance data.
+fn one_line(text: &str) -> String {
+    printable(text).replace('|', "/")
+}
+
+fn judge(arguments: &Arguments, Seen { overview, findings, .. }: &Seen) -> (Level, String) {
+    let live = || overview.routes.iter();
+    let oldest = live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default();
+    let sum = |count: fn(&RouteStatus) -> u64| live().map(count).sum::<u64>();
+    let (dead, pending, keys) =
+        (sum(|route| route.parked.dead), sum(|route| route.pending), sum(|route| route.parked.blocking));
+    let by_age = match oldest {
+        age if age >= arguments.age_crit => Level::Critical,
+        age if age >= arguments.age_warn => Level::Warning,
+        _ => Level::Well,
+    };
+    let by_dead = match dead {
+        dead if arguments.dead_crit.is_some_and(|crit| dead >= crit) => Level::Critical,
+        dead if dead >= arguments.dead_warn => Level::Warning,
+        _ => Level::Well,
+    };
+    let by_relays = if overview.nodes.is_empty() { Level::Critical } else { Level::Well };
+    let level = by_age.max(by_dead).max(by_relays);
+    let relays = if overview.nodes.is_empty() {
+        "no relay is alive".to_owned()
+    } else {
+        format!("{} alive", plural(overview.nodes.len() as u64, "relay"))
+    };
+    let (age, crit) = (oldest.as_secs_f64(), |crit: Option<u64>| crit.map_or_else(String::new, |n| n.to_string()));
+    let mut text = format!(
+        "POSTRIDER {} - {relays}, {pending} pending, oldest {age:.1}s, {dead} dead | \
+         oldest_age={age:.3}s;{};{};0 pending={pending};;;0 dead={dead};{};{};0 parked_keys={keys};;;0 relays={};;;0\n",
+        level.name(),
+        arguments.age_warn.as_secs_f64(),
+        arguments.age_crit.as_secs_f64(),
+        arguments.dead_warn,
+        crit(arguments.dead_crit),
+        overview.nodes.len(),
+    );
+    for finding in findings {
+        text.push_str(&format!("{} [{}]\n", one_line(&finding.to_string()), finding.code));
+    }
+    (level, text)
+}
+
+fn metrics(seen: Option<&Seen>) -> String {
+    let metrics = Metrics::new();
+    let of_store = metrics.of_store("default");
+    match seen {
+        Some(Seen { overview, dead, findings }) => {
+            of_store.show(overview, dead);
+            of_store.show_findings(findings);
+        }
+        None => of_store.show_unreachable(),
+    }
+    metrics.render()
+}

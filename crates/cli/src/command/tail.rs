@@ -1,0 +1,220 @@
+//! `postrider tail`: what the log gets, what is refused and what dies, as it happens.
+//!
+//! The store is asked every now and then; nothing is subscribed to, and a relay need not run. Delivery leaves no row, so
+//! what simply goes on is not seen here. A record that is committed more than a minute after it was enqueued is not seen
+//! either: the look goes back that far and no further.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Args;
+use postrider::core::{
+    admin::{ParkedFilter, ParkedRow, StoreAdmin},
+    browse::{LogRecord, RecordFilter},
+    lease::ReplayFilter,
+    parked::{Ordinal, ParkedState},
+    time::Timestamp,
+    topic::TopicFilter,
+};
+use serde_json::{Value, json};
+
+use super::store::StoreArguments;
+use crate::{
+    exit::{Code, Outcome},
+    output::{Format, OutputArguments, or_dash, print},
+    table::printable,
+    values,
+};
+
+/// How far back every look goes, for transactions that commit late.
+const BACK: Duration = Duration::from_secs(60);
+
+/// Records of one look at the store.
+const LOOK: u32 = 1_000;
+
+/// Parked rows that are watched; each comes with its payload.
+const PARKED_MAX: usize = 5_000;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Of this route, or for it.
+    #[arg(long)]
+    route: Option<String>,
+    /// With this ordering key.
+    #[arg(long)]
+    key: Option<String>,
+    /// On these topics; may be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    topic: Vec<String>,
+    /// How often to look.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = values::duration)]
+    every: Duration,
+    /// Ends after this much time. Default: never.
+    #[arg(long = "for", value_name = "DURATION", value_parser = values::duration)]
+    period: Option<Duration>,
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let topics = if arguments.topic.is_empty() { None } else { Some(TopicFilter::new(&arguments.topic)?) };
+    let admin = arguments.store.open().await?.admin;
+    let mut tail = Tail::begin(arguments, &*admin, topics).await?;
+    let end = async {
+        match arguments.period {
+            Some(period) => tokio::time::sleep(period).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(end);
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    // Ends when the time is over, or the process is told to.
+    loop {
+        tokio::select! {
+            () = &mut end => return tail.look(&*admin).await.map(|()| Code::Done),
+            _ = &mut interrupted => return Ok(Code::Done),
+            () = tokio::time::sleep(arguments.every.max(Duration::from_millis(20))) => tail.look(&*admin).await?,
+        }
+    }
+}
+
+struct Tail<'a> {
+    arguments: &'a Arguments,
+    records: RecordFilter,
+    parked: ParkedFilter,
+    /// Behind this record every look begins.
+    after: Option<u64>,
+    /// Records behind it that were shown.
+    shown: BTreeSet<u64>,
+    /// Parked rows as they were last seen.
+    rows: BTreeMap<(Arc<str>, Ordinal), (ParkedState, u32)>,
+}
+
+impl<'a> Tail<'a> {
+    /// What is there already is not news.
+    async fn begin(arguments: &'a Arguments, admin: &dyn StoreAdmin, topics: Option<TopicFilter>) -> Outcome<Self> {
+        let chosen = ReplayFilter { key: arguments.key.clone(), topics, ..ReplayFilter::default() };
+        let route = arguments.route.clone();
+        let parked = ParkedFilter { route: route.clone(), key: arguments.key.clone(), ..ParkedFilter::default() };
+        let records = RecordFilter { chosen, route, ..RecordFilter::default() };
+        let since = admin.overview().await?.at.saturating_sub(BACK);
+        let mut tail = Self { arguments, records, parked, after: None, shown: BTreeSet::new(), rows: BTreeMap::new() };
+        tail.go_to_the_end(admin, since).await?;
+        tail.watch(admin, false).await?;
+        Ok(tail)
+    }
+
+    /// From the newest record back to what is old enough.
+    async fn go_to_the_end(&mut self, admin: &dyn StoreAdmin, since: Timestamp) -> Outcome<()> {
+        let newest = RecordFilter { newest_first: true, ..RecordFilter::default() };
+        let mut before = None;
+        loop {
+            let page = admin.records(&newest, before, LOOK).await?;
+            for record in page.records {
+                if record.enqueued_at < since {
+                    self.after = Some(record.number);
+                    return Ok(());
+                }
+                self.shown.insert(record.number);
+            }
+            before = page.next;
+            if before.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn look(&mut self, admin: &dyn StoreAdmin) -> Outcome<()> {
+        let old = admin.overview().await?.at.saturating_sub(BACK);
+        let (mut after, mut passed) = (self.after, None);
+        loop {
+            let page = admin.records(&self.records, after, LOOK).await?;
+            for record in &page.records {
+                if self.shown.insert(record.number) {
+                    self.tell_of_record(record);
+                }
+                if record.enqueued_at < old {
+                    passed = Some(record.number);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        if let Some(passed) = passed {
+            self.after = Some(passed);
+            self.shown = self.shown.split_off(&passed);
+        }
+        self.watch(admin, true).await
+    }
+
+    /// Looks at the parked rows, and tells of what has changed.
+    async fn watch(&mut self, admin: &dyn StoreAdmin, tell: bool) -> Outcome<()> {
+        let (mut seen, mut after) = (BTreeMap::new(), None);
+        loop {
+            let rows = admin.parked(&self.parked, after, LOOK).await?;
+            after = rows.last().map(|last| (Arc::clone(&last.route), last.ordinal));
+            let full = rows.len() == LOOK as usize;
+            for row in rows {
+                let (place, standing) = ((Arc::clone(&row.route), row.ordinal), (row.state, row.attempts));
+                if tell && self.rows.get(&place) != Some(&standing) && self.is_chosen(&row) {
+                    self.tell_of_row(&row);
+                }
+                seen.insert(place, standing);
+            }
+            if !full || seen.len() >= PARKED_MAX {
+                break;
+            }
+        }
+        self.rows = seen;
+        Ok(())
+    }
+
+    fn is_chosen(&self, row: &ParkedRow) -> bool {
+        let topics = self.records.chosen.topics.as_ref();
+        topics.is_none_or(|topics| topics.matches(&row.envelope.topic))
+    }
+
+    fn tell_of_record(&self, record: &LogRecord) {
+        let LogRecord { id, topic, name, key, enqueued_at, .. } = record;
+        self.tell(
+            || {
+                let at = enqueued_at.to_string();
+                json!({ "event": "enqueued", "at": at, "id": id, "topic": topic, "name": name, "key": key })
+            },
+            || format!("{enqueued_at}  enqueued   {id}  {topic}  {name}  {}", or_dash(key.as_ref())),
+        );
+    }
+
+    fn tell_of_row(&self, row: &ParkedRow) {
+        let envelope = &row.envelope;
+        let (code, detail) = row.cause.clone().unzip();
+        self.tell(
+            || {
+                json!({
+                    "event": row.state.name(), "id": envelope.id, "route": row.route, "topic": envelope.topic,
+                    "name": envelope.name, "key": envelope.key.as_ref().map(ToString::to_string),
+                    "attempts": row.attempts, "cause": code, "detail": detail,
+                })
+            },
+            || {
+                let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!("  {code}: {detail}"));
+                let (state, id, route, tries) = (row.state, envelope.id, &row.route, row.attempts);
+                format!("{:27}  {state:9}  {id}  {route}  attempts {tries}{cause}", "")
+            },
+        );
+    }
+
+    fn tell(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        match self.arguments.output.several() {
+            Format::Table => print(format_args!("{}\n", printable(&text()))),
+            Format::Json | Format::Ndjson => print(format_args!("{}\n", value())),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `postrider top`: the status, again and again, until `q`. Without a terminal it prints once.
+
+use std::{
+    io::{IsTerminal, Read},
+    time::Duration,
+};
+
+use clap::Args;
+use postrider::diagnosis;
+use tokio::sync::mpsc;
+
+use super::{status, store::StoreArguments};
+use crate::{
+    exit::{Code, Outcome},
+    output::print,
+    values,
+};
+
+/// To the upper left corner, and what was there is wiped.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// How often to look.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = values::duration)]
+    every: Duration,
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
+    let admin = arguments.store.open().await?.admin;
+    if !std::io::stdout().is_terminal() {
+        print(screen(&*admin).await?);
+        return Ok(Code::Done);
+    }
+    let _quiet = terminal::Quiet::begin();
+    let mut keys = keys();
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    // Ends with `q`, or when the process is told to.
+    loop {
+        let text = screen(&*admin).await?;
+        print(format_args!("{CLEAR}{text}\nq ends\n"));
+        tokio::select! {
+            _ = &mut interrupted => return Ok(Code::Done),
+            key = keys.recv() => if matches!(key, Some(b'q' | b'Q')) { return Ok(Code::Done) },
+            () = tokio::time::sleep(arguments.every.max(Duration::from_millis(100))) => {}
+        }
+    }
+}
+
+async fn screen(admin: &dyn postrider::core::admin::StoreAdmin) -> Outcome<String> {
+    let overview = admin.overview().await?;
+    let findings = diagnosis::survey(admin, &overview).await?;
+    Ok(format!("{}\n{}", overview.at, status::as_text(&overview, &findings)))
+}
+
+/// What is typed, from a thread that ends with the process. Nothing comes any more when standard input ends.
+fn keys() -> mpsc::UnboundedReceiver<u8> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let mut key = [0];
+        while std::io::stdin().read_exact(&mut key).is_ok() && sender.send(key[0]).is_ok() {}
+        // A closed channel would be heard at once, again and again.
+        std::mem::forget(sender);
+    });
+    receiver
+}
+
+/// A terminal that hands over every key at once and does not repeat it; as it was before when this ends.
+#[cfg(unix)]
+mod terminal {
+    use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+    pub(super) struct Quiet(Option<Termios>);
+
+    impl Quiet {
+        pub(super) fn begin() -> Self {
+            let Ok(before) = tcgetattr(std::io::stdin()) else { return Self(None) };
+            let mut quiet = before.clone();
+            quiet.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &quiet); // then it takes `q` and the return key
+            Self(Some(before))
+        }
+    }
+
+    impl Drop for Quiet {
+        fn drop(&mut self) {
+            if let Some(before) = &self.0 {
+                let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod terminal {
+    pub(super) struct Quiet;
+
+    impl Quiet {
+        pub(super) fn begin() -> Self {
+            Self
+        }
+    }
+}

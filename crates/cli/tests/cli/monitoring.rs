@@ -1,0 +1,139 @@
+//! What watches from outside: `check`, `top`, `tail` and `bench`.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+    sync::mpsc,
+    time::Duration,
+};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::support::{Workplace, wait_until};
+
+const CONFIG: &str = r#"
+[store]
+url = "sqlite:app.db"
+[relay]
+name = "here"
+lease_life = "2s"
+heartbeat_every = "50ms"
+[[route]]
+name = "orders"
+topics = ["orders.*"]
+transport = "file:arrivals.ndjson"
+"#;
+
+#[test]
+fn a_check_says_one_line_and_ends_with_a_code_of_monitoring_plugins() {
+    let workplace = Workplace::new();
+    let unknown = workplace.run(&["check"]);
+    assert!(unknown.code == 3 && unknown.stdout.starts_with("POSTRIDER UNKNOWN - which store?"), "{unknown:?}");
+    let gone = workplace.run(&["check", "--store", "sqlite:app.db"]);
+    assert!(gone.code == 2 && gone.stdout.starts_with("POSTRIDER CRITICAL - there is no such database"), "{gone:?}");
+    let gone = workplace.run(&["check", "--store", "sqlite:app.db", "--prometheus"]);
+    assert!(gone.code == 2 && gone.stdout.contains("postrider_store_up{store=\"default\"} 0"), "{gone:?}");
+
+    let mut producer = workplace.migrated();
+    let alone = workplace.run(&["check", "--store", "sqlite:app.db"]);
+    assert!(alone.code == 2 && alone.stdout.starts_with("POSTRIDER CRITICAL - no relay is alive"), "{alone:?}");
+    let _daemon = workplace.daemon("postrider", CONFIG);
+    wait_until("it is well", || workplace.run(&["check"]).code == 0);
+    let well = workplace.run(&["check", "--age-warn", "90s"]).stdout;
+    let (line, performance) = well.trim_end().split_once(" | ").unwrap();
+    assert_eq!(line, "POSTRIDER OK - 1 relay alive, 0 pending, oldest 0.0s, 0 dead");
+    assert!(performance.starts_with("oldest_age=0.000s;90;300;0 pending=0;;;0 dead=0;1;;0"), "{performance}");
+
+    let expired = "INSERT INTO postrider_log (id, topic, name, expires_at, payload) \
+                   VALUES (randomblob(16), 'orders.placed', 'n', 1, '')";
+    Connection::open(workplace.path("app.db")).unwrap().execute(expired, []).unwrap();
+    wait_until("it is dead", || workplace.run(&["check"]).code == 1);
+    let dead = workplace.run(&["check"]).stdout;
+    assert!(dead.starts_with("POSTRIDER WARNING") && dead.contains("[dead]"), "{dead}");
+    assert_eq!(workplace.run(&["check", "--dead-crit", "1"]).code, 2);
+    assert_eq!(workplace.run(&["check", "--dead-warn", "2"]).code, 0);
+
+    assert_eq!(workplace.run(&["route", "drain", "orders"]).code, 0);
+    producer.enqueue(10, 2);
+    wait_until("it is too old", || workplace.run(&["check", "--age-crit", "1ms", "--dead-warn", "9"]).code == 2);
+    let metrics = workplace.run(&["check", "--prometheus"]).stdout;
+    assert!(metrics.contains("postrider_outbox_pending{store=\"default\",route=\"orders\"} 10"), "{metrics}");
+}
+
+#[test]
+fn top_prints_once_where_there_is_no_terminal() {
+    let workplace = Workplace::new();
+    workplace.migrated();
+    let printed = workplace.run(&["top", "--store", "sqlite:app.db"]);
+    assert_eq!(printed.code, 0, "{printed:?}");
+    assert!(printed.stdout.ends_with("0 records in the log, 0 relays alive\n"), "{printed:?}");
+}
+
+#[test]
+fn tail_tells_of_what_comes_and_of_what_dies() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let _daemon = workplace.daemon("postrider", CONFIG);
+    producer.enqueue(5, 1);
+    wait_until("they have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    let mut command = workplace.command(&["tail", "--output", "ndjson", "--every", "20ms", "--topic", "orders.*"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let (sender, lines) = mpsc::channel();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || out.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
+    // What is there when it begins is not news, and when that is cannot be seen: so there is more until something is told.
+    let mut next = || -> Value {
+        let mut found = None;
+        wait_until("something is told", || {
+            found = lines.try_recv().ok();
+            if found.is_none() {
+                producer.enqueue(1, 1);
+                found = lines.recv_timeout(Duration::from_millis(100)).ok();
+            }
+            found.is_some()
+        });
+        serde_json::from_str(&found.unwrap()).unwrap()
+    };
+    let first = next();
+    assert_eq!((&first["event"], &first["topic"]), (&"enqueued".into(), &"orders.placed".into()), "{first}");
+    let expired = "INSERT INTO postrider_log (id, topic, name, key, expires_at, payload) \
+                   VALUES (randomblob(16), 'orders.late', 'n', 'k', 1, '')";
+    let connection = Connection::open(workplace.path("app.db")).unwrap();
+    connection.busy_timeout(Duration::from_secs(60)).unwrap();
+    connection.execute(expired, []).unwrap();
+    let mut dead = None;
+    wait_until("its death is told", || {
+        let told = next();
+        dead = (told["event"] == "dead").then_some(told);
+        dead.is_some()
+    });
+    let dead = dead.unwrap();
+    assert_eq!((&dead["route"], &dead["cause"], &dead["key"]), (&"orders".into(), &"expired".into(), &"k".into()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let bounded = workplace.run(&["tail", "--for", "50ms", "--key", "nobody"]);
+    assert_eq!((bounded.code, bounded.stdout.as_str()), (0, ""));
+}
+
+#[test]
+fn a_bench_measures_and_leaves_nothing_behind() {
+    let workplace = Workplace::new();
+    let own = workplace.run(&["bench", "--messages", "500", "--output", "json"]);
+    assert_eq!(own.code, 0, "{own:?}");
+    let figures: Value = serde_json::from_str(&own.stdout).unwrap();
+    for figure in ["enqueue_per_second", "drain_per_second", "latency_p50_ms"] {
+        assert!(figures[figure].as_f64().is_some_and(|value| value > 0.0), "{figure} in {figures}");
+    }
+    assert!(std::fs::read_dir(workplace.path("")).unwrap().next().is_none(), "nothing is made here");
+
+    workplace.migrated();
+    let given = workplace.run(&["bench", "--messages", "200", "--store", "sqlite:app.db"]);
+    assert!(given.code == 0 && given.stdout.contains("relayed to nowhere"), "{given:?}");
+    assert_eq!(workplace.status()["routes"], serde_json::json!([]), "its route is forgotten");
+    let everything = CONFIG.replace("topics = [\"orders.*\"]", "topics = [\"**\"]");
+    let _daemon = workplace.daemon("postrider", &everything);
+    wait_until("the route is known", || workplace.status()["routes"][0]["route"] == "orders");
+    let refused = workplace.run(&["bench", "--store", "sqlite:app.db"]);
+    assert!(refused.code == 4 && refused.stderr.contains("is read by orders"), "{refused:?}");
+}
