@@ -11,7 +11,7 @@ Exit codes:
   1  a problem was found: the demonstration failed, something was not there, or the store failed half-way
   2  usage or configuration: an argument or the file is wrong, and nothing was done
   3  the store cannot be reached: no such file, no database, or locked for too long
-  4  refused: a limit, a read-only file, or a schema of another version";
+  4  refused: a limit, a read-only file, a password or a role without the right, or a schema of another version";
 
 /// An exit code of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,9 @@ pub(crate) fn run() -> Outcome {
          [operating from the command line](../operate/command-line.md).\n\n",
     );
     page.push_str(&format!("```text\n{TABLE}\n```\n"));
+    let status = whole.find_subcommand("status").into_iter().flat_map(Command::get_arguments);
+    let of_store: String = status.filter(|arg| is_of_store(arg)).map(row).collect();
+    page.push_str(&format!("\n## Which store\n\n| Argument | Meaning |\n|---|---|\n{of_store}"));
     visible(&whole).for_each(|command| describe(command, "postrider", &mut page));
     print(page);
     Ok(Code::Done)
@@ -32,9 +35,13 @@ fn describe(command: &Command, above: &str, page: &mut String) {
     let own: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help").collect();
     let level = if above == "postrider" { "##" } else { "###" };
     page.push_str(&format!("\n{level} {name}\n\n{}\n", cell(&about)));
+    let (of_store, own): (Vec<&Arg>, Vec<&Arg>) = own.into_iter().partition(|arg| is_of_store(arg));
     if !own.is_empty() {
         page.push_str("\n| Argument | Meaning |\n|---|---|\n");
         own.iter().for_each(|arg| page.push_str(&row(arg)));
+    }
+    if !of_store.is_empty() {
+        page.push_str("\nAlso [which store](#which-store).\n");
     }
     if let Some(after) = command.get_after_help() {
         page.push_str(&format!("\n```text\n{after}\n```\n"));
@@ -42,6 +49,11 @@ fn describe(command: &Command, above: &str, page: &mut String) {
     if nouns {
         visible(command).for_each(|verb| describe(verb, &name, page));
     }
+}
+
+/// Nearly every command has them, so they are listed once.
+fn is_of_store(arg: &Arg) -> bool {
+    arg.get_help_heading() == Some(super::store::HEADING)
 }
 
 fn row(arg: &Arg) -> String {

@@ -18,6 +18,9 @@ use crate::{
     registry::{self, OpenStore, Place, StoreAdapter},
 };
 
+/// Under which `--help` lists these arguments.
+pub(super) const HEADING: &str = "Store";
+
 /// The file that is looked for where nothing else is said.
 const FILE: &str = "postrider.toml";
 
@@ -25,19 +28,19 @@ const FILE: &str = "postrider.toml";
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArguments {
     /// Where the messages are, such as `sqlite:app.db`. Default: what the environment or the file says.
-    #[arg(long, value_name = "URL", help_heading = "Store")]
+    #[arg(long, value_name = "URL", help_heading = HEADING)]
     store: Option<String>,
     /// The configuration file that names the store. Default: postrider.toml, if there is one.
-    #[arg(long, value_name = "FILE", conflicts_with = "store", help_heading = "Store")]
+    #[arg(long, value_name = "FILE", conflicts_with = "store", help_heading = HEADING)]
     config: Option<PathBuf>,
     /// Which store of the file, if it names several.
-    #[arg(long, value_name = "NAME", conflicts_with = "store", help_heading = "Store")]
+    #[arg(long, value_name = "NAME", conflicts_with = "store", help_heading = HEADING)]
     store_name: Option<String>,
     /// What the names of the store's tables begin with.
-    #[arg(long, value_name = "PREFIX", help_heading = "Store")]
+    #[arg(long, value_name = "PREFIX", help_heading = HEADING)]
     table_prefix: Option<String>,
     /// The schema of the store's tables, for PostgreSQL. Default: postrider.
-    #[arg(long, value_name = "SCHEMA", help_heading = "Store")]
+    #[arg(long, value_name = "SCHEMA", help_heading = HEADING)]
     schema: Option<String>,
 }
 
