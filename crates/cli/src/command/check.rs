@@ -82,11 +82,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
         Err(failure) => return Ok(blind(arguments, &failure)),
     };
     let (level, text) = judge(arguments, &seen);
-    if arguments.prometheus {
-        print(metrics(Some(&seen)))
-    } else {
-        print(text)
-    }
+    print(if arguments.prometheus { metrics(Some(&seen)) } else { text });
     Ok(level.code())
 }
 

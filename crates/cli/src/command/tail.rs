@@ -1,8 +1,8 @@
 //! `postrider tail`: what the log gets, what is refused and what dies, as it happens.
 //!
 //! The store is asked every now and then; nothing is subscribed to, and a relay need not run. Delivery leaves no row, so
-//! what simply goes on is not seen here. A record that is committed more than a minute after it was enqueued is not seen
-//! either: the look goes back that far and no further.
+//! what simply goes on is not seen here. A record that is committed long after it was enqueued is not seen either: every
+//! look goes back a minute, or 20 000 records, and no further.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,6 +31,9 @@ use crate::{
 
 /// How far back every look goes, for transactions that commit late.
 const BACK: Duration = Duration::from_secs(60);
+
+/// How many records every look goes back at most.
+const BACK_MAX: usize = 20_000;
 
 /// Records of one look at the store.
 const LOOK: u32 = 1_000;
@@ -126,20 +129,26 @@ impl<'a> Tail<'a> {
             if before.is_none() {
                 return Ok(());
             }
+            if self.shown.len() >= BACK_MAX {
+                self.after = before;
+                return Ok(());
+            }
         }
     }
 
     async fn look(&mut self, admin: &dyn StoreAdmin) -> Outcome<()> {
         let old = admin.overview().await?.at.saturating_sub(BACK);
         let (mut after, mut passed) = (self.after, None);
+        // Everything is looked at, whatever is chosen: so the next look begins where this one need not have been. Ends with
+        // the log.
         loop {
-            let page = admin.records(&self.records, after, LOOK).await?;
-            for record in &page.records {
-                if self.shown.insert(record.number) {
-                    self.tell_of_record(record);
-                }
+            let page = admin.records(&RecordFilter::default(), after, LOOK).await?;
+            for mut record in page.records {
                 if record.enqueued_at < old {
                     passed = Some(record.number);
+                }
+                if self.shown.insert(record.number) && self.records.takes(&mut record) {
+                    self.tell_of_record(&record);
                 }
             }
             after = page.next;
@@ -147,7 +156,9 @@ impl<'a> Tail<'a> {
                 break;
             }
         }
-        if let Some(passed) = passed {
+        let surplus = self.shown.len().saturating_sub(BACK_MAX);
+        let crowded_out = surplus.checked_sub(1).and_then(|last| self.shown.iter().nth(last).copied());
+        if let Some(passed) = passed.max(crowded_out) {
             self.after = Some(passed);
             self.shown = self.shown.split_off(&passed);
         }

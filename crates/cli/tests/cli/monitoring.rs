@@ -1,16 +1,20 @@
 //! What watches from outside: `check`, `top`, `tail` and `bench`.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
     process::Stdio,
     sync::mpsc,
     time::Duration,
 };
 
 use rusqlite::Connection;
+use rustix::{
+    fs::{Mode, OFlags},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
 use serde_json::Value;
 
-use crate::support::{Workplace, wait_until};
+use crate::support::{Daemon, Workplace, wait_until};
 
 const CONFIG: &str = r#"
 [store]
@@ -68,6 +72,37 @@ fn top_prints_once_where_there_is_no_terminal() {
     let printed = workplace.run(&["top", "--store", "sqlite:app.db"]);
     assert_eq!(printed.code, 0, "{printed:?}");
     assert!(printed.stdout.ends_with("0 records in the log, 0 relays alive\n"), "{printed:?}");
+}
+
+#[test]
+fn top_looks_again_and_again_until_q() {
+    let workplace = Workplace::new();
+    workplace.migrated();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap();
+    let terminal = || rustix::fs::open(&path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).map(Stdio::from).unwrap();
+    let mut command = workplace.command(&["top", "--store", "sqlite:app.db", "--every", "100ms"]);
+    let mut daemon = Daemon::around(command.stdin(terminal()).stdout(terminal()).spawn().unwrap());
+    drop(command);
+    let (sender, seen) = mpsc::channel();
+    let mut screen = std::fs::File::from(master.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let mut some = [0; 4096];
+        while let Ok(count) = screen.read(&mut some) {
+            if count == 0 || sender.send(some[..count].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut text = String::new();
+    wait_until("it has looked three times", || {
+        text.extend(seen.try_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
+        text.matches("0 relays alive").count() >= 3
+    });
+    std::fs::File::from(master).write_all(b"q").unwrap();
+    assert!(daemon.wait().success(), "{text}");
 }
 
 #[test]
