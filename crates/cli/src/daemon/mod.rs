@@ -81,16 +81,17 @@ async fn serve(source: &Source, config: Config, log: Log, telemetry: &Telemetry)
     Ok(Code::Done)
 }
 
-/// Until the last relay has ended. If one fails, the others are drained, and its failure is the daemon's.
+/// Until the last relay has ended. If one ends, the others are drained: whether it was asked to leave or has failed, a
+/// process that serves only some of its stores would look well and not be. A failure is the daemon's.
 async fn all_ended(relays: &mut JoinSet<postrider::Result<()>>, handles: &[RelayHandle]) -> Outcome<()> {
     let mut outcome = Ok(());
     while let Some(ended) = relays.join_next().await {
+        handles.iter().for_each(RelayHandle::drain);
         let failure = match ended {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => Failure::from(error),
             Err(error) => Failure::because(Code::Problem, "a relay has crashed", &error),
         };
-        handles.iter().for_each(RelayHandle::drain);
         if outcome.is_ok() {
             outcome = Err(failure);
         }

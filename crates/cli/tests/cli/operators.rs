@@ -303,6 +303,38 @@ fn a_node_is_listed_asked_to_leave_and_drains() {
 }
 
 #[test]
+fn a_node_that_leaves_takes_all_of_its_process_along() {
+    let workplace = Workplace::new();
+    let config = r#"
+[relay]
+name = "here"
+heartbeat_every = "50ms"
+[[store]]
+name = "shop"
+url = "sqlite:shop.db"
+[[store]]
+name = "depot"
+url = "sqlite:depot.db"
+[[route]]
+name = "orders"
+store = "shop"
+transport = "file:orders.ndjson"
+[[route]]
+name = "parcels"
+store = "depot"
+transport = "file:parcels.ndjson"
+"#;
+    let mut daemon = workplace.daemon("postrider", config);
+    let nodes = |store: &str| workplace.run(&["node", "list", "--store-name", store]).stdout;
+    wait_until("both are served", || nodes("shop").contains("alive ") && nodes("depot").contains("alive "));
+    let unclear = workplace.run(&["node", "list"]);
+    assert!(unclear.code == 2 && unclear.stderr.contains("say --store-name: shop, depot"), "{unclear:?}");
+    assert_eq!(workplace.run(&["node", "drain", "here", "--store-name", "depot"]).code, 0);
+    assert!(daemon.wait().success(), "both drain and the process ends");
+    assert_eq!((nodes("shop").as_str(), nodes("depot").as_str()), ("no relay is alive\n", "no relay is alive\n"));
+}
+
+#[test]
 fn a_killed_relay_is_told_from_one_that_works() {
     let workplace = Workplace::new();
     workplace.migrated();
