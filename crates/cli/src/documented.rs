@@ -42,7 +42,7 @@ fn commands(text: &str) -> (Vec<String>, Vec<String>) {
         match block.as_deref() {
             None => named.extend(line.split('`').skip(1).step_by(2).map(str::to_owned)),
             Some(language) => {
-                let shell = match language.split(',').next().unwrap_or_default() {
+                let shell = match language.split([',', ' ']).next().unwrap_or_default() {
                     "sh" | "bash" => Some(line.trim()),
                     // Beside the commands there is what they print; a command may go on over several lines.
                     "console" if joined.is_empty() => line.trim().strip_prefix("$ "),

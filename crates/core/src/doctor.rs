@@ -74,6 +74,38 @@ impl Finding {
     }
 }
 
+/// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
+/// its own.
+pub const CODES: [(&str, &str); 24] = [
+    ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
+    ("corrupt", "the file is damaged"),
+    ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
+    ("file-nearly-full", "the file nears the size that it may have"),
+    ("fsync-off", "a crash of the machine can lose or damage what was committed"),
+    ("full-page-writes-off", "a crash of the machine can damage the database"),
+    (
+        "idle-replication-slot",
+        "a replication slot that nobody reads keeps log files and old rows until the disk is full",
+    ),
+    ("listen-broken", "hints do not arrive; messages are found by looking, a little later"),
+    ("missing-privileges", "the role lacks something that it needs"),
+    ("not-durable", "everything in this store ends with the process"),
+    ("open-transaction", "a transaction has been open for long"),
+    ("pooler", "a pooler gives one session of the server to several connections; the reader needs one of its own"),
+    ("prepared-transaction", "a transaction was prepared and neither committed nor rolled back"),
+    ("ring-filling", "the slowest route is nearly a whole round of the log's ring behind"),
+    ("ring-wrapped", "the log has gone round its ring before the leaves could be emptied; nothing is lost, they grow"),
+    ("sequence-altered", "the numbers of the log are not drawn one by one any more; no relay reads"),
+    ("standby", "the server is a standby, which takes no writes"),
+    ("store-failed", "the store could be reached and failed"),
+    ("store-locked", "another connection keeps the only write lock"),
+    ("store-refused", "the store refuses us, or its schema is of another version"),
+    ("store-unreachable", "the store cannot be reached"),
+    ("synchronous-commit-off", "a crash of the server can take back what was committed"),
+    ("tls-off", "what is said to the server can be read on the way"),
+    ("viewer", "the role may look and change nothing, so a relay cannot run with it"),
+];
+
 /// From where on something is worth telling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {

@@ -40,6 +40,41 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Invalid,
+        Self::Limit,
+        Self::Fenced,
+        Self::Conflict,
+        Self::NotFound,
+        Self::Unavailable,
+        Self::Denied,
+        Self::Full,
+        Self::Schema,
+        Self::Corrupt,
+        Self::Unsupported,
+        Self::Other,
+    ];
+
+    /// What it means, for a table that people read.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Invalid => "the input breaks a rule: a bad name, a malformed value, an option out of range",
+            Self::Limit => "a named limit is reached; the message says which one and how large it is",
+            Self::Fenced => "another owner has the lane; nothing was written",
+            Self::Conflict => "another writer was there first; it may be repeated",
+            Self::NotFound => "what was asked for does not exist",
+            Self::Unavailable => "the server, file or broker cannot be reached or is busy",
+            Self::Denied => "the other side refuses: privileges, a read-only file, authentication",
+            Self::Full => "no room: a full disk, an exhausted quota; it succeeds once there is room",
+            Self::Schema => "the schema is missing, older, newer, or changed by somebody else",
+            Self::Corrupt => "stored data does not have the shape that was written",
+            Self::Unsupported => "not supported here; the message says what to use instead",
+            Self::Other => "anything else",
+        }
+    }
+
     /// The stable lower-case name, used in logs and in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {

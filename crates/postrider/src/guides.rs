@@ -12,3 +12,7 @@ struct WriteATransport;
 #[cfg(feature = "http-verify")]
 #[doc = include_str!("../../../docs/operate/webhooks.md")]
 struct Webhooks;
+
+#[cfg(feature = "postgres")]
+#[doc = include_str!("../../../docs/operate/debezium.md")]
+struct Debezium;

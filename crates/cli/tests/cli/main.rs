@@ -17,8 +17,10 @@ mod operators_postgres;
 mod postgres;
 mod psql;
 mod reference;
+mod settings_in_docs;
 mod standstill;
 mod support;
 #[cfg(feature = "otlp")]
 mod traces;
+mod transcripts;
 mod webhook;

@@ -1,11 +1,11 @@
 //! Reference pages are written by the code that they describe. A page that differs fails its test; with
 //! `POSTRIDER_WRITE_DOCS=1` the test writes it instead.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
-use postrider::metrics::Metrics;
+use postrider::{ErrorKind, core::doctor, diagnosis, metrics::Metrics};
 
-use crate::alerts::docs;
+use crate::{alerts::docs, support::Workplace};
 
 /// Compares a page of `docs/reference` with what the code says, or writes it.
 #[track_caller]
@@ -44,4 +44,69 @@ fn metrics() {
         page.push_str(&format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", ")));
     }
     assert_page("metrics.md", &page);
+}
+
+#[test]
+fn errors() {
+    let mut page = String::from(
+        "# Errors, findings and codes\n\nWritten by the code. Codes and exit codes are stable: scripts and alerts may rely on \
+         them; sentences are for people.\n\n## Exit codes\n\nMore in [exit codes](../operate/exit-codes.md).\n\n\
+         | Code | Means |\n|---|---|\n",
+    );
+    let help = Workplace::new().run(&["--help"]).stdout;
+    let codes = help.split_once("Exit codes:\n").expect("the help tells them").1;
+    // A long line is broken for the terminal.
+    let mut rows: Vec<String> = Vec::new();
+    for line in codes.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match (line.split_once("  ").filter(|(code, _)| code.parse::<u8>().is_ok()), rows.last_mut()) {
+            (Some((code, meaning)), _) => rows.push(format!("| {code} | {meaning}")),
+            (None, Some(row)) => row.push_str(&format!(" {line}")),
+            (None, None) => panic!("not a code: {line}"),
+        }
+    }
+    for row in rows {
+        page.push_str(&format!("{row} |\n"));
+    }
+    page.push_str(
+        "\n## Kinds of errors\n\nWhat `Error::kind()` answers in the library.\n\n| Kind | Means |\n|---|---|\n",
+    );
+    for kind in ErrorKind::ALL {
+        page.push_str(&format!("| `{}` | {} |\n", kind.name(), kind.meaning()));
+    }
+    page.push_str(
+        "\n## Why something waits\n\nThe codes of `postrider why`, `postrider status`, `/healthz` and the label `cause` of the \
+         metric `postrider_standstill`.\n\n| Code | Means |\n|---|---|\n",
+    );
+    let rows = |codes: &[(&str, &str)]| -> String {
+        codes.iter().map(|(code, meaning)| format!("| `{code}` | {meaning} |\n")).collect()
+    };
+    page.push_str(&rows(&diagnosis::CODES));
+    page.push_str("\n## What a doctor finds\n\nThe codes of `postrider doctor`.\n\n| Code | Means |\n|---|---|\n");
+    page.push_str(&rows(&doctor::CODES));
+    assert_page("errors.md", &page);
+}
+
+/// The stores' own code is the other half of the table.
+#[test]
+fn the_table_of_a_doctors_codes_is_complete() {
+    let (mut found, mut left) = (BTreeSet::new(), vec![docs().join("../crates")]);
+    while let Some(folder) = left.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && !["tests", "target"].contains(&name.as_str()) {
+                left.push(path);
+            } else if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                // Behind the module of unit tests codes are made up.
+                let text = text.split("mod tests {").next().unwrap_or_default();
+                for (at, call) in text.match_indices("Finding::new(") {
+                    let code = text[at + call.len()..].trim_start().strip_prefix('"');
+                    found.extend(code.and_then(|rest| rest.split('"').next()).map(str::to_owned));
+                }
+            }
+        }
+    }
+    let table: BTreeSet<String> = doctor::CODES.iter().map(|(code, _)| (*code).to_owned()).collect();
+    let missing: Vec<&String> = found.difference(&table).collect();
+    assert!(found.len() > 15 && missing.is_empty(), "not in the table: {missing:?}");
 }

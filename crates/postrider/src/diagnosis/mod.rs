@@ -32,8 +32,32 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
+/// Every code that a [`Finding`] can have, and what it means.
+pub const CODES: [(&str, &str); 19] = [
+    ("delivered", "the route has passed it"),
+    ("under-way", "nothing is wrong; it has not been its turn yet"),
+    ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),
+    ("no-route", "no route reads its topic"),
+    ("no-relay", "no relay is alive on this store"),
+    ("not-served", "relays are alive, but none has this route in its configuration"),
+    ("store-locked", "another connection keeps SQLite's only write lock"),
+    ("unowned", "a lane has no owner at the moment"),
+    ("paused", "an operator has paused the route; by whom and why"),
+    ("unavailable", "the destination takes nothing; no attempts are counted"),
+    ("throttled", "the destination asked for a pause"),
+    ("limit", "a named limit keeps the cursor where it is"),
+    ("waits-for", "the lane waits for another message, which is named"),
+    ("standstill", "the relay says something that this program does not know: it is newer"),
+    ("attempted", "a relay has it: it waits for an answer, or for its next attempt"),
+    ("scheduled", "it waits for its time"),
+    ("retrying", "it was refused; how often, why, and when it goes again"),
+    ("held", "it is held behind another message of its key, which is named"),
+    ("dead", "it was given up and waits for an operator"),
+];
+
 impl Finding {
     fn of(route: &str, code: &'static str, what: impl Into<String>) -> Self {
+        debug_assert!(CODES.iter().any(|(known, _)| *known == code), "{code} is not in the table");
         Self { route: Some(route.to_owned()), code, what: what.into(), fix: None }
     }
 
