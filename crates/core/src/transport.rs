@@ -51,6 +51,10 @@ pub trait Publisher: Send + Sync {
     /// two with the same key. Dropping the future means `Unknown` for all.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>>;
 
+    /// An operator has resumed the route after a pause: a destination that was given up, because it said that it is gone for
+    /// good, may be tried again. Most never give up and have nothing to do.
+    fn reopen(&self) {}
+
     /// Flushes and closes. Called once, after the last publish.
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))

@@ -12,6 +12,7 @@
 //! loopback unless told otherwise, and anywhere else only with a token, which `/healthz` and `/metrics` then ask for. The
 //! others tell nothing but a word.
 
+mod connection;
 mod health;
 mod scrape;
 mod token;
@@ -49,12 +50,7 @@ pub(crate) async fn bind(listen: SocketAddr) -> Outcome<TcpListener> {
 }
 
 /// Serves until the future is dropped.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    token: Option<String>,
-    scraper: Scraper,
-    stores: Vec<Watched>,
-) -> std::io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, token: Option<String>, scraper: Scraper, stores: Vec<Watched>) {
     let shared = Arc::new(Shared { stores, scraper });
     let guarded = Router::new()
         .route("/healthz", get(health::healthz))
@@ -66,7 +62,7 @@ pub(crate) async fn serve(
         .route("/readyz", get(health::readyz))
         .merge(guarded)
         .with_state(shared);
-    axum::serve(listener, router).await
+    connection::serve(listener, router).await;
 }
 
 pub(crate) fn scraper(metrics: postrider::metrics::Metrics) -> Scraper {

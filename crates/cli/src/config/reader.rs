@@ -18,7 +18,7 @@ use super::{
     overrides::Overrides,
     secret::{self, Later},
     shapes::kind,
-    show::{Origin, Shown},
+    show::{self, Origin, Shown},
 };
 
 /// One thing that is wrong.
@@ -100,9 +100,7 @@ impl<'i> Document<'i> {
 
     /// What the document comes down to, in the order of the table.
     pub(super) fn into_shown(self) -> Vec<Shown> {
-        let mut shown = self.shown.into_inner();
-        shown.sort_by_key(|value| (value.section_rank, value.instance, value.rank));
-        shown
+        show::in_order(self.shown.into_inner())
     }
 
     /// Whether nothing is wrong so far.

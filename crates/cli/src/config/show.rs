@@ -1,6 +1,9 @@
 //! What a configuration comes down to: every value, where it comes from, and nothing secret.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -52,6 +55,10 @@ pub(crate) struct Shown {
     pub(super) instance: usize,
     pub(super) rank: usize,
     pub(crate) key: &'static Key,
+    /// The name of its section, if there may be several of them.
+    pub(crate) name: String,
+    /// Another value has another one, also if both are hidden.
+    pub(crate) fingerprint: u64,
     /// Without secrets. `None`: nothing is set, and the key's words say what holds.
     pub(crate) value: Option<Value>,
     pub(crate) origin: Origin,
@@ -68,10 +75,36 @@ impl Shown {
         let fallback = || key.value().and_then(|text| DeValue::parse(text).ok());
         let value =
             given.map_or_else(|| fallback().map(|value| as_json(value.get_ref())), |given| Some(as_json(given)));
+        let mut hasher = DefaultHasher::new();
+        value.as_ref().map(Value::to_string).hash(&mut hasher);
         let top = key.path.split('.').next().unwrap_or(key.path);
         let section_rank = super::keys::KEYS.iter().position(|other| other.path.starts_with(top)).unwrap_or(rank);
-        Self { section_rank, instance, rank, key, value: value.map(|value| redacted(&key.kind, value)), origin }
+        Self {
+            section_rank,
+            instance,
+            rank,
+            key,
+            name: String::new(),
+            fingerprint: hasher.finish(),
+            value: value.map(|value| redacted(&key.kind, value)),
+            origin,
+        }
     }
+}
+
+/// Sorts all values of a configuration and gives them the names of their sections.
+pub(super) fn in_order(mut shown: Vec<Shown>) -> Vec<Shown> {
+    shown.sort_by_key(|value| (value.section_rank, value.instance, value.rank));
+    let mut name = String::new();
+    for value in &mut shown {
+        // The name is the first key of every section that may stand several times.
+        if value.key.name() == "name" && REPEATED.contains(&value.key.section()) {
+            name = value.value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+        }
+        let top = value.key.path.split('.').next().unwrap_or_default();
+        value.name = if REPEATED.contains(&top) { name.clone() } else { String::new() };
+    }
+    shown
 }
 
 /// As a file with the origin of every value beside it. It is TOML; what is not set is a comment.
@@ -107,14 +140,9 @@ pub(crate) fn as_object(file: &str, shown: &[Shown]) -> Value {
         origin: Value,
         reloadable: bool,
     }
-    let name_of = |value: &Shown| {
-        let same = |other: &&Shown| other.instance == value.instance && other.section_rank == value.section_rank;
-        let named = shown.iter().filter(same).find(|other| other.key.name() == "name");
-        named.and_then(|other| other.value.as_ref()?.as_str())
-    };
     let lines = shown.iter().map(|value| Line {
         key: value.key.path,
-        name: name_of(value).filter(|_| REPEATED.iter().any(|section| value.key.path.starts_with(section))),
+        name: Some(value.name.as_str()).filter(|name| !name.is_empty()),
         value: &value.value,
         origin: match &value.origin {
             Origin::Default => json!({ "kind": "default" }),

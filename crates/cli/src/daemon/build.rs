@@ -10,6 +10,7 @@ use postrider::{
     relay::events::{Observer, TracingObserver},
 };
 
+use super::unrouted;
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -41,6 +42,10 @@ pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Tel
 async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
     let (adapter, place) = store.find().map_err(Failure::usage)?;
     let opened = adapter.open(&place, store.migrate).await?;
+    if !config.relay.allow_unrouted {
+        let routes: Vec<&RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).collect();
+        unrouted::refuse(&store.name, &*opened.admin, &routes).await?;
+    }
     let of_store = Arc::new(metrics.of_store(&store.name));
     let observers: Vec<Arc<dyn Observer>> = vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store)];
     let options = config.relay.options.clone();

@@ -6,7 +6,11 @@
 
 mod build;
 mod log;
+mod reload;
 mod signals;
+mod unrouted;
+
+use std::sync::Arc;
 
 use postrider::{metrics::Metrics, relay::RelayHandle};
 use tokio::task::JoinSet;
@@ -16,35 +20,40 @@ pub(crate) use self::log::log_to_stderr;
 use self::{
     build::Outbox,
     log::Log,
+    reload::Reloader,
     signals::{Reload, Stop},
 };
 use crate::{
     admin,
-    config::{Config, Loaded, Source},
+    config::{Loaded, Source},
     exit::{Code, Failure, Outcome},
     telemetry::Telemetry,
 };
 
 /// Runs until a signal comes.
 pub(crate) fn run(source: &Source) -> Outcome {
-    let Loaded { config, warnings, .. } = source.load()?;
-    let log = Log::start(&config.log);
-    for warning in warnings {
+    let loaded = source.load()?;
+    let log = Log::start(&loaded.config.log);
+    for warning in &loaded.warnings {
         warn!("{warning}");
     }
-    let telemetry = Telemetry::start(&config.telemetry)?;
+    let telemetry = Arc::new(Telemetry::start(&loaded.config.telemetry)?);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
-    let outcome = runtime.block_on(serve(source, config, log, &telemetry));
+    let outcome = runtime.block_on(serve(source, &loaded, log, &telemetry));
     // A write to a destination that stands still must not keep the process.
     runtime.shutdown_background();
-    telemetry.stop();
+    // Whoever else had it has ended with the relays.
+    if let Some(telemetry) = Arc::into_inner(telemetry) {
+        telemetry.stop();
+    }
     outcome
 }
 
-async fn serve(source: &Source, config: Config, log: Log, telemetry: &Telemetry) -> Outcome {
+async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telemetry>) -> Outcome {
+    let config = &loaded.config;
     let (stop, reload) = (Stop::install()?, Reload::install()?);
     let listener = match &config.admin {
         Some(admin) => Some((admin::bind(admin.listen).await?, admin.token()?)),
@@ -53,23 +62,21 @@ async fn serve(source: &Source, config: Config, log: Log, telemetry: &Telemetry)
     let metrics = Metrics::new();
     let mut relays = JoinSet::new();
     let mut watched = Vec::new();
-    for Outbox { relay, watched: watch } in build::outboxes(&config, &metrics, telemetry).await? {
+    for Outbox { relay, watched: watch } in build::outboxes(config, &metrics, telemetry).await? {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
         watched.push(watch);
         relays.spawn(relay.run());
     }
+    let by_store = watched.iter().map(|watch| (watch.name.clone(), watch.relay.clone())).collect();
+    let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry));
     let handles: Vec<RelayHandle> = watched.iter().map(|watch| watch.relay.clone()).collect();
     let mut helpers = JoinSet::new();
     if let Some((listener, token)) = listener {
         info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
-        helpers.spawn(async move {
-            if let Err(error) = admin::serve(listener, token, admin::scraper(metrics), watched).await {
-                warn!(%error, "nothing is answered any more");
-            }
-        });
+        helpers.spawn(admin::serve(listener, token, admin::scraper(metrics), watched));
     }
     helpers.spawn(drain_at_signal(stop, handles.clone()));
-    helpers.spawn(read_again_at_signal(reload, source.clone(), config, log));
+    helpers.spawn(read_again_at_signal(reload, reloader));
     let ended = all_ended(&mut relays, &handles).await;
     helpers.shutdown().await;
     ended?;
@@ -108,11 +115,9 @@ async fn drain_at_signal(mut stop: Stop, handles: Vec<RelayHandle>) {
     std::process::exit(Code::Problem as i32);
 }
 
-async fn read_again_at_signal(mut reload: Reload, source: Source, _config: Config, log: Log) {
+async fn read_again_at_signal(mut reload: Reload, mut reloader: Reloader) {
     loop {
         reload.next().await;
-        if let Ok(loaded) = source.load() {
-            log.set_level(loaded.config.log.level);
-        }
+        reloader.read_again();
     }
 }

@@ -59,6 +59,10 @@ impl Publisher for TracedPublisher {
         })
     }
 
+    fn reopen(&self) {
+        self.inner.reopen();
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         self.inner.close()
     }

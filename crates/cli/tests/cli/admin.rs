@@ -117,6 +117,114 @@ fn beyond_loopback_nothing_starts_without_a_token() {
     }
 }
 
+/// Who may listen where: bind by token.
+#[test]
+fn the_start_matrix_of_bind_and_token() {
+    let good = "token = \"0123456789abcdef\"";
+    let from_env = "token = { env = \"ADMIN_TOKEN\" }";
+    let port = free_port().port();
+    for address in ["127.0.0.1", "127.0.0.9", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "192.0.2.1"] {
+        for (token, fits) in [("", false), (good, true), (from_env, true), ("token = \"short\"", false)] {
+            let place = Workplace::new();
+            let text = config("127.0.0.1:0".parse().unwrap(), "discard:", token);
+            place.write("relay.toml", text.replace("127.0.0.1:0", &format!("{address}:{port}")));
+            let loopback = address.starts_with("127.");
+            let checked = place
+                .command(&["config", "check", "--config", "relay.toml"])
+                .env("ADMIN_TOKEN", "0123456789abcdef")
+                .output()
+                .unwrap();
+            let expected = if fits || loopback && token.is_empty() { Some(0) } else { Some(2) };
+            assert_eq!(checked.status.code(), expected, "{address} {token}: {checked:?}");
+        }
+    }
+    // Those that are allowed do listen.
+    for (address, token) in [("127.0.0.1", ""), ("127.0.0.1", good), ("0.0.0.0", good)] {
+        let (place, listen) = (Workplace::new(), free_port());
+        let text = config(listen, "discard:", token).replace("listen = \"127.0.0.1", &format!("listen = \"{address}"));
+        let _daemon = place.daemon("relay", &text);
+        wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+        assert_eq!(status(listen, "/metrics"), if token.is_empty() { 200 } else { 401 });
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_written_makes_a_daemon_unavailable_until_it_can() {
+    let (place, listen) = (Workplace::new(), free_port());
+    drop(place.migrated());
+    let _daemon = place.daemon("relay", &config(listen, "discard:", ""));
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    let lock = rusqlite::Connection::open(place.path("app.db")).unwrap();
+    lock.busy_timeout(Duration::from_secs(60)).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    wait_until("it is unavailable", || status(listen, "/readyz") == 503);
+    assert_eq!(get(listen, "/readyz", None).unwrap().1, "unavailable\n");
+    assert_eq!((status(listen, "/healthz"), status(listen, "/livez"), status(listen, "/metrics")), (503, 200, 200));
+    lock.execute_batch("ROLLBACK").unwrap();
+    wait_until("it is ready again", || status(listen, "/readyz") == 200);
+}
+
+#[test]
+fn a_server_that_lets_nobody_in_makes_a_daemon_unavailable_until_it_does() {
+    let database = crate::postgres::Database::migrated();
+    let listen = free_port();
+    let text = config(listen, "discard:", "").replace("sqlite:app.db", &database.url());
+    let mut daemon = database.workplace.daemon("relay", &text);
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    database.let_in(false);
+    wait_until("it is unavailable", || status(listen, "/readyz") == 503);
+    let (code, body) = get(listen, "/healthz", None).unwrap();
+    let health: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, health["stores"][0]["findings"][0]["code"].as_str()), (503, Some("store-unreachable")));
+    wait_until("the metrics say so", || {
+        get(listen, "/metrics", None)
+            .is_some_and(|(code, text)| code == 200 && text.contains("postrider_store_up{store=\"default\"} 0\n"))
+    });
+    assert_eq!(status(listen, "/livez"), 200, "restarting it would not help");
+    database.let_in(true);
+    wait_until("it is ready again", || status(listen, "/readyz") == 200);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+}
+
+/// Clients that say nothing, too much, or something else altogether.
+#[test]
+fn a_hostile_client_harms_nobody() {
+    let (place, listen) = (Workplace::new(), free_port());
+    let mut producer = place.migrated();
+    let _daemon = place.daemon("relay", &config(listen, "file:out.ndjson", ""));
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(listen).unwrap()).collect();
+    let hostile: [Vec<u8>; 5] = [
+        format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(1 << 20)).into_bytes(),
+        format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X-Y: z\r\n".repeat(5_000)).into_bytes(),
+        [b"GET /livez HTTP/1.1\r\nHost: x\r\nX: ".to_vec(), vec![0xff; 4096], b"\x00\r\n\r\n".to_vec()].concat(),
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nabc".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+    ];
+    for request in hostile {
+        let mut stream = TcpStream::connect(listen).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // It may hang up before it has heard everything.
+        let _ = stream.write_all(&request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    }
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut answer = Vec::new();
+        let ended = stream.read_to_end(&mut answer);
+        assert!(
+            ended.is_ok() || ended.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock),
+            "it is hung up on"
+        );
+    }
+    producer.enqueue(3, 1);
+    wait_until("all have arrived", || producer.all_arrived(&place.arrivals("out.ndjson")));
+    assert_eq!((status(listen, "/livez"), status(listen, "/readyz")), (200, 200));
+}
+
 #[test]
 fn a_port_that_is_taken_is_said_before_anything_is_made() {
     let place = Workplace::new();

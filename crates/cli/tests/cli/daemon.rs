@@ -1,8 +1,7 @@
 //! The daemon, under the signals that a machine has in store for it.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
-use rusqlite::Connection;
 use rustix::process::Signal;
 
 use crate::support::{Daemon, Workplace, wait_until};
@@ -88,61 +87,4 @@ fn a_drain_that_misses_its_deadline_is_a_problem() {
     assert_eq!(daemon.wait().code(), Some(1));
     let told = std::fs::read_to_string(workplace.path("late.log")).unwrap();
     assert!(told.contains("error: the drain deadline has passed"), "{told}");
-}
-
-#[test]
-fn two_daemons_share_lanes_and_survive_that_one_sleeps_beyond_its_lease() {
-    let workplace = Workplace::new();
-    let mut producer = workplace.migrated();
-    let text = config(2, None);
-    let sleeper = workplace.daemon("sleeper", &text);
-    let _other = workplace.daemon("other", &text);
-    wait_until("each owns a lane", || owners(&workplace).len() == 2);
-    producer.enqueue(200, 20);
-    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
-
-    stop_between_writes(&sleeper, &workplace);
-    producer.enqueue(200, 20);
-    wait_until("the other owns both lanes", || owners(&workplace).len() == 1 && owned(&workplace) == 2);
-    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
-
-    sleeper.signal(Signal::CONT);
-    producer.enqueue(200, 20);
-    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
-    wait_until("each owns a lane again", || owners(&workplace).len() == 2);
-    let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
-    assert!(verdict.is_good(), "{verdict:?}");
-}
-
-/// A process that is stopped inside a transaction keeps SQLite's only write lock, and then nobody can take over: that is
-/// SQLite's nature and not what is shown here.
-fn stop_between_writes(daemon: &Daemon, workplace: &Workplace) {
-    wait_until("it is stopped between two writes", || {
-        daemon.signal(Signal::STOP);
-        let connection = Connection::open(workplace.path("app.db")).unwrap();
-        connection.busy_timeout(Duration::from_secs(2)).unwrap();
-        let free = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
-        if !free {
-            daemon.signal(Signal::CONT);
-        }
-        free
-    });
-}
-
-fn lane_owners(workplace: &Workplace) -> Vec<String> {
-    let status = workplace.status();
-    let lanes = status["routes"].as_array().into_iter().flatten().flat_map(|route| route["lanes"].as_array().unwrap());
-    lanes.filter_map(|lane| Some(lane["owner"].as_str()?.to_owned())).collect()
-}
-
-fn owned(workplace: &Workplace) -> usize {
-    lane_owners(workplace).len()
-}
-
-/// Different nodes that own a lane.
-fn owners(workplace: &Workplace) -> Vec<String> {
-    let mut owners = lane_owners(workplace);
-    owners.sort();
-    owners.dedup();
-    owners
 }

@@ -88,6 +88,16 @@ impl Database {
         psql(&self.url(), sql)
     }
 
+    /// Shuts everybody out, or lets them in again.
+    pub(crate) fn let_in(&self, open: bool) {
+        let name = &self.name;
+        psql(&self.server, &format!("ALTER DATABASE {name} WITH ALLOW_CONNECTIONS {open}")).done();
+        if !open {
+            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname";
+            psql(&self.server, &format!("{end} = '{name}'")).done();
+        }
+    }
+
     /// Runs SQL as the role that may enqueue.
     pub(crate) fn app(&self, sql: &str) -> Answer {
         psql(&self.app_url(), sql)

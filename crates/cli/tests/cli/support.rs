@@ -83,6 +83,11 @@ impl Workplace {
     /// The database `app.db` with its schema.
     pub(crate) fn migrated(&self) -> Producer {
         migrations::up(self.path("app.db"), &Sqlite::default()).unwrap();
+        self.producer()
+    }
+
+    /// An application that writes to `app.db`, which is there.
+    pub(crate) fn producer(&self) -> Producer {
         Producer::new(&self.path("app.db"))
     }
 
@@ -98,7 +103,11 @@ impl Workplace {
     }
 
     pub(crate) fn status(&self) -> Value {
-        let finished = self.run(&["status", "--store", "sqlite:app.db", "--json"]);
+        self.status_of("sqlite:app.db")
+    }
+
+    pub(crate) fn status_of(&self, store: &str) -> Value {
+        let finished = self.run(&["status", "--store", store, "--json"]);
         assert_eq!(finished.code, 0, "{}", finished.stderr);
         serde_json::from_str(&finished.stdout).unwrap()
     }

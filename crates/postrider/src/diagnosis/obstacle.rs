@@ -106,8 +106,10 @@ fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
     let (code, fix) = match &standstill.reason {
         Reason::Unavailable { cause } if cause.code() == "gone" => (
             "unavailable",
-            "the endpoint said that it is gone for good: correct its URL, or restart the relay to try it again"
-                .to_owned(),
+            format!(
+                "the endpoint said that it is gone for good: correct its URL; or try it again: send the relay SIGHUP, \
+                 or postrider route pause {route}, and resume a few seconds later"
+            ),
         ),
         Reason::Unavailable { .. } => (
             "unavailable",

@@ -79,7 +79,8 @@ struct Sent {
 
 pub(super) struct LaneDriver {
     pub(super) context: Arc<Context>,
-    pub(super) route: Arc<Route>,
+    /// The route, and the news of its replacements.
+    pub(super) route: watch::Receiver<Arc<Route>>,
     pub(super) lease: Arc<Lease>,
     pub(super) orders: watch::Receiver<Orders>,
     /// Settlements are numbered through the whole epoch, also over a pause.
@@ -89,6 +90,7 @@ pub(super) struct LaneDriver {
 impl LaneDriver {
     /// Until the lane is given back, lost, or over.
     pub(super) async fn run(mut self) -> Ended {
+        let mut was_paused = false;
         loop {
             let orders = *self.orders.borrow_and_update();
             if orders.fenced {
@@ -100,6 +102,7 @@ impl LaneDriver {
             if orders.paused {
                 // Whoever waits for the route to come to rest learns of it with the next heartbeat.
                 self.context.standstills.set(&self.lease.lane, Duration::ZERO, Some(Reason::Rests));
+                was_paused = true;
                 if self.orders.changed().await.is_err() {
                     return Ended::Crashed;
                 }
@@ -115,12 +118,16 @@ impl LaneDriver {
                     continue;
                 }
             };
-            let mut work = Work::new(&self, resumed);
-            let ended = work.run(&mut self.orders).await;
+            let route = Arc::clone(&self.route.borrow_and_update());
+            if std::mem::take(&mut was_paused) {
+                route.publisher.reopen();
+            }
+            let mut work = Work::new(&self, route, resumed);
+            let ended = work.run(&mut self.orders, &mut self.route).await;
             self.context.standstills.forget(&self.lease.lane);
             self.settlements = work.lane.counts().commits;
             match ended {
-                Ended::Drained => {} // paused, or leaving: the orders say which
+                Ended::Drained => {} // paused or leaving: the orders say which; or the route was replaced
                 ended => return ended,
             }
         }
@@ -167,6 +174,8 @@ struct Work {
     pages_read: u64,
     under_way: FuturesUnordered<BoxFuture<'static, Done>>,
     durable_reported: u64,
+    /// The route was replaced: drain, and begin again with the new one.
+    replaced: bool,
     drain_by: Option<Tick>,
     /// When the cursor last moved, or had nothing to pass.
     moved_at: Tick,
@@ -175,9 +184,8 @@ struct Work {
 }
 
 impl Work {
-    fn new(driver: &LaneDriver, resumed: Resumed) -> Self {
-        let (context, route, lease) =
-            (Arc::clone(&driver.context), Arc::clone(&driver.route), Arc::clone(&driver.lease));
+    fn new(driver: &LaneDriver, route: Arc<Route>, resumed: Resumed) -> Self {
+        let (context, lease) = (Arc::clone(&driver.context), Arc::clone(&driver.lease));
         let rate = lease.reader.replay.as_ref().and_then(|replay| replay.rate);
         let options = route.lane_options(rate, context.runtime.random(), context.plant);
         let lane = Lane::new(options, &resumed.blocked, driver.orders.borrow().valid_until, driver.settlements);
@@ -191,6 +199,7 @@ impl Work {
             pages_read: 0,
             under_way: FuturesUnordered::new(),
             durable_reported: 0,
+            replaced: false,
             drain_by: None,
             moved_at: driver.now(),
             finish_at: None,
@@ -199,7 +208,7 @@ impl Work {
         work
     }
 
-    async fn run(&mut self, orders: &mut watch::Receiver<Orders>) -> Ended {
+    async fn run(&mut self, orders: &mut watch::Receiver<Orders>, route: &mut watch::Receiver<Arc<Route>>) -> Ended {
         let mut effects = Vec::new();
         let mut renewed = true;
         loop {
@@ -210,6 +219,7 @@ impl Work {
             if wanted.fenced && !self.finishing() {
                 return Ended::Fenced;
             }
+            self.replaced |= route.has_changed().unwrap_or(false);
             self.obey(now, wanted);
             self.lane.poll(now, &mut effects);
             for effect in effects.drain(..) {
@@ -244,6 +254,7 @@ impl Work {
                         }
                         renewed = true;
                     }
+                    changed = route.changed(), if !self.replaced => self.replaced = changed.is_ok(),
                     () = sleep(&self.context, wake) => {}
                 }
             }
@@ -260,7 +271,7 @@ impl Work {
     fn obey(&mut self, now: Tick, orders: Orders) {
         let ignore = cfg!(feature = "planted") && self.context.plant == Plant::IgnoreLease;
         self.lane.renewed(if ignore { Tick::MAX } else { orders.valid_until });
-        if (orders.leave || orders.paused) && self.drain_by.is_none() {
+        if (orders.leave || orders.paused || self.replaced) && self.drain_by.is_none() {
             self.lane.drain(now);
             self.drain_by = Some(now + ticks(self.context.options.drain_deadline));
         }

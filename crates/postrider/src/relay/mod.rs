@@ -19,6 +19,7 @@ mod lane;
 pub mod options;
 pub mod planted;
 mod route;
+mod routes;
 mod standstills;
 mod supervisor;
 
@@ -39,6 +40,7 @@ use tokio::sync::watch;
 use self::{
     events::{Observer, Stats, TracingObserver},
     options::Options,
+    routes::Routes,
     standstills::Standstills,
     supervisor::Supervisor,
 };
@@ -101,6 +103,7 @@ pub struct RelayHandle {
     stop: Arc<watch::Sender<bool>>,
     stats: Arc<Stats>,
     standstills: Arc<Standstills>,
+    routes: Arc<Routes>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -114,6 +117,18 @@ impl RelayHandle {
     /// Asks for a clean stop. Nothing is published twice after it, unless the drain deadline passes.
     pub fn drain(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Replaces a route by another one of the same name: its destination, rate and policies. Its lanes on this node drain
+    /// and go on with the new one, so nothing is published twice, unless the drain deadline passes. The old destination is
+    /// dropped, not closed, once no lane uses it any more.
+    ///
+    /// # Errors
+    /// [`Invalid`](postrider_core::ErrorKind::Invalid) if the route has a problem, or if topics, order, lanes or start
+    /// differ: those the store learns when a relay starts. [`NotFound`](postrider_core::ErrorKind::NotFound) if this relay
+    /// has no route of that name. Nothing has changed then.
+    pub fn replace_route(&self, route: Route) -> Result<()> {
+        self.routes.replace(route)
     }
 
     /// Who this relay is in the store.
@@ -223,11 +238,13 @@ impl RelayBuilder {
         let (stop, stopping) = watch::channel(false);
         let stats = Arc::new(Stats::default());
         let standstills = Arc::new(Standstills::default());
+        let routes = Arc::new(Routes::new(self.routes));
         let handle = RelayHandle {
             node: node.id,
             stop: Arc::new(stop),
             stats: Arc::clone(&stats),
             standstills: Arc::clone(&standstills),
+            routes: Arc::clone(&routes),
             runtime: Arc::clone(&runtime),
         };
         let context = supervisor::Context {
@@ -242,7 +259,7 @@ impl RelayBuilder {
             #[cfg(not(feature = "planted"))]
             plant: planted::Plant::None,
         };
-        Ok(Relay { supervisor: Supervisor::new(context, node, self.routes, stopping), handle })
+        Ok(Relay { supervisor: Supervisor::new(context, node, routes, stopping), handle })
     }
 }
 

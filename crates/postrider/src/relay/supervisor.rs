@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error, Result,
-    lease::{LaneId, LaneStanding, Lease, Node, Roster, RouteSpec},
+    lease::{LaneId, LaneStanding, Lease, Node, Roster},
     log::Log,
 };
 use tokio::sync::{mpsc, watch};
@@ -21,7 +21,7 @@ use super::{
     lane::{Tick, ticks},
     options::Options,
     planted::Plant,
-    route::Route,
+    routes::Routes,
     standstills::Standstills,
 };
 use crate::runtime::Runtime;
@@ -60,7 +60,7 @@ struct Running {
 pub(super) struct Supervisor {
     context: Arc<Context>,
     node: Node,
-    routes: BTreeMap<Arc<str>, Arc<Route>>,
+    routes: Arc<Routes>,
     stopping: watch::Receiver<bool>,
     /// Whether an operator has asked the node to leave, as the last heartbeat was told.
     asked_to_leave: bool,
@@ -72,8 +72,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(context: Context, node: Node, routes: Vec<Route>, stopping: watch::Receiver<bool>) -> Self {
-        let routes = routes.into_iter().map(|route| (Arc::clone(&route.name), Arc::new(route))).collect();
+    pub(super) fn new(context: Context, node: Node, routes: Arc<Routes>, stopping: watch::Receiver<bool>) -> Self {
         let (ended_sender, ended) = mpsc::unbounded_channel();
         Self {
             context: Arc::new(context),
@@ -126,7 +125,7 @@ impl Supervisor {
 
     /// Waits out an unreachable store; refuses to start on one that will never do.
     async fn register(&self) -> Result<()> {
-        let specs: Vec<RouteSpec> = self.routes.values().map(|route| route.spec()).collect();
+        let specs = self.routes.specs();
         loop {
             match self.context.log.register(&self.node, &specs).await {
                 Ok(()) => return Ok(()),
@@ -198,7 +197,7 @@ impl Supervisor {
 
     fn start(&mut self, standing: LaneStanding, lease: Arc<Lease>, valid_until: Tick) {
         let LaneStanding { lane, served_by, paused, .. } = standing;
-        let Some(route) = self.routes.get(&served_by).cloned() else { return };
+        let Some(route) = self.routes.follow(&served_by) else { return };
         self.context.observer.observe(&Event::LaneAcquired { lane: &lane, epoch: lease.epoch });
         let (orders, receiver) = watch::channel(Orders { valid_until, paused, leave: false, fenced: false });
         let driver = LaneDriver {
@@ -293,7 +292,7 @@ impl Supervisor {
         }
         // A destination that stands still does not close either, and must not keep the relay.
         let close_by = give_up_at.max(self.context.now() + ticks(Duration::from_secs(1)));
-        for route in self.routes.values() {
+        for route in self.routes.all() {
             tokio::select! {
                 biased;
                 closed = route.publisher.close() => closed?,

@@ -26,6 +26,7 @@ mod bounds;
 mod fairness;
 mod nodes;
 mod pause;
+mod replace;
 
 mod replay;
 mod retention;

@@ -30,11 +30,13 @@ async fn a_paused_route_lets_what_is_in_flight_come_back_and_holds_the_rest(plac
     assert_eq!(broker.tried(), ["a1"], "nothing new goes out");
     assert_eq!(relay.stats().lanes(), 2, "the lane stays with its owner");
     assert_eq!(place.status("all").await.paused, Some(actor.clone()));
+    assert_eq!(broker.reopened(), 0);
 
     place.admin.resume_route("all", &actor).await.unwrap();
     until("the rest", async || broker.arrived().len() == 3).await;
     place.commit_labels(&["a3"]);
     until("what comes later", async || broker.has("a3")).await;
+    assert_eq!((broker.reopened(), other.reopened()), (1, 0), "a destination that was given up is tried again");
     relay.drained().await;
     assert_eq!(broker.arrived_of("a"), ["a1", "a2", "a3"]);
     assert_eq!(broker.tried().len(), 4, "nothing twice");

@@ -114,6 +114,10 @@ impl Publisher for FaultyPublisher {
         Box::pin(self.publish_with_faults(batch))
     }
 
+    fn reopen(&self) {
+        self.inner.reopen();
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         self.inner.close()
     }

@@ -24,7 +24,7 @@
 //! | 2xx | durable | |
 //! | 3xx | rejected; redirects are never followed | `redirect` |
 //! | 408 | unknown: perhaps it had the request | `http-408` |
-//! | 410 | unavailable, and the endpoint is closed: nothing is sent any more until [`HttpPublisher::reopen`] or a restart | `gone` |
+//! | 410 | unavailable, and the endpoint is closed: nothing is sent any more until [`HttpPublisher::reopen`], which a pause and resume of the route calls, or a restart | `gone` |
 //! | 425, 429 | throttled, for as long as `Retry-After` says or 5 s | |
 //! | any other 4xx | rejected | `http-404` and so on, with an excerpt of the body |
 //! | 502, 504 | unavailable: a gateway without anybody behind it | `http-502`, `http-504` |

@@ -249,6 +249,10 @@ impl Publisher for HttpPublisher {
         Box::pin(async move { join_all(batch.iter().map(|record| self.send(record))).await })
     }
 
+    fn reopen(&self) {
+        Self::reopen(self);
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         self.pool.clear();
         Box::pin(std::future::ready(Ok(())))

@@ -44,6 +44,7 @@ struct State {
     held_bytes: AtomicUsize,
     held_bytes_most: AtomicUsize,
     closed: AtomicU32,
+    reopened: AtomicU32,
 }
 
 impl Broker {
@@ -66,6 +67,7 @@ impl Broker {
             held_bytes: AtomicUsize::default(),
             held_bytes_most: AtomicUsize::default(),
             closed: AtomicU32::default(),
+            reopened: AtomicU32::default(),
         }))
     }
 
@@ -139,6 +141,10 @@ impl Broker {
         self.0.closed.load(Ordering::SeqCst)
     }
 
+    pub(crate) fn reopened(&self) -> u32 {
+        self.0.reopened.load(Ordering::SeqCst)
+    }
+
     async fn take(&self, batch: Vec<RecordRef>) -> Vec<Outcome> {
         self.0.tried.lock().unwrap().extend(batch.iter().cloned());
         self.0.batches.lock().unwrap().push(batch.iter().map(|record| label(record)).collect());
@@ -180,6 +186,10 @@ impl Publisher for Broker {
 
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(self.take(batch))
+    }
+
+    fn reopen(&self) {
+        self.0.reopened.fetch_add(1, Ordering::SeqCst);
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

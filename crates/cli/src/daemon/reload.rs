@@ -1,0 +1,137 @@
+//! SIGHUP: the configuration is read again, and what can be changed under way is.
+//!
+//! The level of the log, and of a route everything but what the store knows of it. Every destination is opened again, so
+//! secrets and certificates are looked up anew, a rotated file is made anew, and an endpoint that answered 410 is tried again;
+//! lanes drain before they go on, so nothing is published twice. What needs a restart is named and stays as it was. A
+//! configuration that is wrong changes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use postrider::relay::RelayHandle;
+use tracing::{info, warn};
+
+use super::{
+    build::open_route,
+    log::{Level, Log},
+};
+use crate::{
+    config::{Config, Loaded, RouteConfig, Source, show::Shown},
+    exit::Outcome,
+    telemetry::Telemetry,
+};
+
+/// Which value: its key, and the name of its section if there are several.
+type Which = (&'static str, String);
+
+/// What runs, and what it was made from.
+pub(super) struct Reloader {
+    source: Source,
+    routes: Vec<RouteConfig>,
+    /// What holds, by fingerprint.
+    holds: BTreeMap<Which, u64>,
+    log: Log,
+    /// By the name of the store.
+    relays: BTreeMap<String, RelayHandle>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Reloader {
+    pub(super) fn new(
+        source: Source,
+        loaded: &Loaded,
+        log: Log,
+        relays: BTreeMap<String, RelayHandle>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        let (routes, holds) = (loaded.config.routes.clone(), fingerprints(&loaded.shown));
+        Self { source, routes, holds, log, relays, telemetry }
+    }
+
+    /// Reads everything again and takes what can be taken.
+    pub(super) fn read_again(&mut self) {
+        let Loaded { config, shown, warnings } = match self.source.load() {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                warn!(why = %failure, "the configuration is not usable; everything stays as it was");
+                return;
+            }
+        };
+        for warning in warnings {
+            warn!("{warning}");
+        }
+        let new = fingerprints(&shown);
+        let live: BTreeSet<&str> = shown.iter().filter(|value| value.key.live).map(|value| value.key.path).collect();
+        let differs = |which: &&Which| self.holds.get(*which) != new.get(*which);
+        let changed: BTreeSet<Which> = self.holds.keys().chain(new.keys()).filter(differs).cloned().collect();
+        let is_route = |name: &str| self.routes.iter().any(|route| route.name == name);
+        let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+        for which in changed {
+            let known = which.0 == "log.level" || is_route(&which.1) && config.routes.iter().any(|r| r.name == which.1);
+            if live.contains(which.0) && known { &mut taken } else { &mut waiting }.push(which);
+        }
+        if let Level::DecidedByEnvironment = self.log.set_level(config.log.level) {
+            info!("the level of the log stays: RUST_LOG decides it");
+        }
+        let failed = self.reopen_routes(&config);
+        taken.retain(|(_, name)| !failed.contains(name));
+        info!(changed = in_words(&taken), "the configuration was read again; every destination was opened again");
+        if !waiting.is_empty() {
+            warn!(keys = in_words(&waiting), "restart needed: these stay as they were until then");
+        }
+        for which in taken {
+            match new.get(&which) {
+                Some(value) => self.holds.insert(which, *value),
+                None => self.holds.remove(&which),
+            };
+        }
+    }
+
+    /// Opens every destination again. Returns the routes for which that failed; they go on as they were.
+    fn reopen_routes(&mut self, config: &Config) -> BTreeSet<String> {
+        let mut failed = BTreeSet::new();
+        for route in &mut self.routes {
+            let Some(new) = config.routes.iter().find(|new| new.name == route.name) else { continue };
+            let merged = merged(route, new);
+            match self.relays.get(&route.store).map(|relay| replace(relay, &merged, &self.telemetry)) {
+                Some(Ok(())) => *route = merged,
+                Some(Err(failure)) => {
+                    warn!(route = route.name, why = %failure, "the route goes on as it was");
+                    failed.insert(route.name.clone());
+                }
+                None => {}
+            }
+        }
+        failed
+    }
+}
+
+fn replace(relay: &RelayHandle, route: &RouteConfig, telemetry: &Telemetry) -> Outcome<()> {
+    Ok(relay.replace_route(open_route(route, telemetry)?)?)
+}
+
+/// The new one, with what the store knows of the old one.
+fn merged(old: &RouteConfig, new: &RouteConfig) -> RouteConfig {
+    RouteConfig {
+        store: old.store.clone(),
+        topics: old.topics.clone(),
+        lanes: old.lanes,
+        order: old.order,
+        start: old.start,
+        ..new.clone()
+    }
+}
+
+fn fingerprints(shown: &[Shown]) -> BTreeMap<Which, u64> {
+    shown.iter().map(|value| ((value.key.path, value.name.clone()), value.fingerprint)).collect()
+}
+
+fn in_words(which: &[Which]) -> String {
+    let one = |(path, name): &Which| match (path.split_once('.'), name.as_str()) {
+        (Some((section, key)), name) if !name.is_empty() => format!("{section}.{name}.{key}"),
+        _ => (*path).to_owned(),
+    };
+    if which.is_empty() { "nothing".to_owned() } else { which.iter().map(one).collect::<Vec<_>>().join(", ") }
+}

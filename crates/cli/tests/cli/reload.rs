@@ -1,0 +1,237 @@
+//! SIGHUP, logs, several stores and what a start refuses: the daemon as its operator meets it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering},
+    },
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{
+    admin::{free_port, get},
+    support::{Workplace, wait_until},
+};
+
+fn config(more_relay: &str, more_route: &str, more: &str) -> String {
+    format!(
+        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n{more_relay}\n{more}\n\
+         [[route]]\nname = \"orders\"\ntransport = \"file:arrivals.ndjson\"\n{more_route}\n"
+    )
+}
+
+fn log(workplace: &Workplace, name: &str) -> String {
+    fs::read_to_string(workplace.path(&format!("{name}.log"))).unwrap()
+}
+
+#[test]
+fn a_reload_takes_what_it_can_and_names_what_needs_a_restart() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(400, 20);
+    // At this rate all of them would take far longer than anybody waits for.
+    let mut daemon = workplace.daemon("relay", &config("", "rate = 1", "[log]\nlevel = \"error\""));
+    wait_until("some have arrived", || workplace.arrivals("arrivals.ndjson").len() >= 2);
+    workplace.write("relay.toml", config("lease_life = \"30s\"", "topics = [\"orders.*\"]", "[log]\nlevel = \"info\""));
+    daemon.signal(Signal::HUP);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    let told = log(&workplace, "relay");
+    for word in
+        ["changed=\"log.level, route.orders.rate\"", "restart needed", "keys=\"relay.lease_life, route.orders.topics\""]
+    {
+        assert!(told.contains(word), "{word}\n--- in ---\n{told}");
+    }
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let verdict = producer.verdict(&workplace.arrivals("arrivals.ndjson"));
+    assert!(verdict.is_good() && verdict.duplicates == 0, "{verdict:?}");
+}
+
+#[test]
+fn a_reload_of_a_wrong_file_changes_nothing_and_says_why() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let daemon = workplace.daemon("relay", &config("", "", ""));
+    producer.enqueue(10, 5);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    workplace.write("relay.toml", config("", "rates = 1", ""));
+    daemon.signal(Signal::HUP);
+    wait_until("it says so", || log(&workplace, "relay").contains("everything stays as it was"));
+    let told = log(&workplace, "relay");
+    assert!(told.contains("`route.rates` unknown key; did you mean `rate`?"), "{told}");
+    producer.enqueue(10, 5);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+}
+
+#[test]
+fn a_reload_opens_a_file_that_was_moved_away() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let daemon = workplace.daemon("relay", &config("", "", ""));
+    producer.enqueue(10, 5);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    fs::rename(workplace.path("arrivals.ndjson"), workplace.path("yesterday.ndjson")).unwrap();
+    daemon.signal(Signal::HUP);
+    wait_until("it is open again", || workplace.path("arrivals.ndjson").exists());
+    wait_until("it says so", || log(&workplace, "relay").contains("read again"));
+    producer.enqueue(10, 5);
+    let all = || [workplace.arrivals("yesterday.ndjson"), workplace.arrivals("arrivals.ndjson")].concat();
+    wait_until("all have arrived", || producer.all_arrived(&all()));
+    assert!(!workplace.arrivals("arrivals.ndjson").is_empty());
+    let verdict = producer.verdict(&all());
+    assert!(verdict.is_good() && verdict.duplicates == 0, "{verdict:?}");
+}
+
+/// Answers every request with the status that is set, and counts those that were taken.
+fn receiver(status: u16) -> (u16, Arc<AtomicU16>, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (status, taken) = (Arc::new(AtomicU16::new(status)), Arc::new(AtomicUsize::new(0)));
+    let (answer, count) = (Arc::clone(&status), Arc::clone(&taken));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream);
+            let mut length = 0;
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = bytes.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let _ = reader.read_exact(&mut vec![0; length]);
+            let status = answer.load(Ordering::SeqCst);
+            count.fetch_add(usize::from(status == 204), Ordering::SeqCst);
+            let _ = write!(reader.get_mut(), "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    (port, status, taken)
+}
+
+#[test]
+fn an_endpoint_that_was_gone_is_tried_again_after_a_resume_and_after_a_reload() {
+    for reload in [false, true] {
+        let workplace = Workplace::new();
+        let mut producer = workplace.migrated();
+        let (port, status, taken) = receiver(410);
+        let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
+        let daemon = workplace.daemon(
+            "relay",
+            &format!(
+                "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
+                 breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
+            ),
+        );
+        producer.enqueue(3, 3);
+        wait_until("it is said", || workplace.status().to_string().contains("postrider route pause hook"));
+        status.store(204, Ordering::SeqCst);
+        if reload {
+            daemon.signal(Signal::HUP);
+        } else {
+            let change = |verb: &str| {
+                let done = workplace.run(&["route", verb, "hook", "--store", "sqlite:app.db"]);
+                assert_eq!(done.code, 0, "{done:?}");
+            };
+            change("pause");
+            wait_until("the relay has heard of it", || is_idle(&workplace));
+            change("resume");
+        }
+        wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
+        drop(daemon);
+    }
+}
+
+/// A paused lane has nothing to say about what it waits for.
+fn is_idle(workplace: &Workplace) -> bool {
+    let nodes = workplace.status()["nodes"].clone();
+    nodes.as_array().unwrap().iter().all(|node| node["standstills"].as_array().unwrap().is_empty())
+}
+
+#[test]
+fn logs_can_be_objects() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let mut daemon = workplace.daemon("relay", &config("", "", "[log]\nformat = \"json\""));
+    wait_until("a lane is owned", || log(&workplace, "relay").contains("lane acquired"));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let told = log(&workplace, "relay");
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let acquired = lines.iter().find(|line| line["message"] == "lane acquired").unwrap();
+    assert_eq!((acquired["level"].as_str(), acquired["target"].as_str()), (Some("INFO"), Some("postrider::relay")));
+    assert!(acquired["lane"].as_str().is_some_and(|lane| lane.starts_with("orders")), "{acquired}");
+    assert!(lines.iter().any(|line| line["message"] == "relay has stopped"), "{told}");
+}
+
+#[test]
+fn several_stores_are_served_by_one_process_and_drained_together() {
+    let workplace = Workplace::new();
+    let listen = free_port();
+    let text = format!(
+        "[[store]]\nname = \"shop\"\nurl = \"sqlite:app.db\"\n[[store]]\nname = \"stock\"\nurl = \"sqlite:stock.db\"\n\
+         [relay]\nlease_life = \"2s\"\n[admin]\nlisten = \"{listen}\"\n\
+         [[route]]\nname = \"billing\"\nstore = \"shop\"\ntransport = \"file:billing.ndjson\"\n\
+         [[route]]\nname = \"warehouse\"\nstore = \"stock\"\ntransport = \"file:warehouse.ndjson\"\n"
+    );
+    let mut producer = workplace.migrated();
+    let mut daemon = workplace.daemon("relay", &text);
+    wait_until("the daemon is ready", || get(listen, "/readyz", None).is_some_and(|(status, _)| status == 200));
+    producer.enqueue(20, 5);
+    let message = ["enqueue", "--store", "sqlite:stock.db", "--topic", "stock", "--name", "moved", "--payload", "{}"];
+    assert_eq!(workplace.run(&message).code, 0);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("billing.ndjson")));
+    wait_until("the other has arrived", || workplace.arrivals("warehouse.ndjson").len() == 1);
+    let counted = |text: &str, store: &str, route: &str, count: u32| {
+        text.contains(&format!("postrider_delivered_total{{store=\"{store}\",route=\"{route}\"}} {count}\n"))
+    };
+    wait_until("both are counted", || {
+        let text = get(listen, "/metrics", None).unwrap().1;
+        counted(&text, "shop", "billing", 20) && counted(&text, "stock", "warehouse", 1)
+    });
+    let health: Value = serde_json::from_str(&get(listen, "/healthz", None).unwrap().1).unwrap();
+    assert_eq!(
+        (health["stores"][0]["store"].as_str(), health["stores"][1]["store"].as_str()),
+        (Some("shop"), Some("stock"))
+    );
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let told = log(&workplace, "relay");
+    assert_eq!(told.matches("relay stopped").count(), 2, "{told}");
+}
+
+#[test]
+fn a_topic_that_no_route_reads_is_refused_at_the_start() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let enqueue = |topic: &str| {
+        let message = ["enqueue", "--store", "sqlite:app.db", "--topic", topic, "--name", "n", "--payload", "{}"];
+        assert_eq!(workplace.run(&message).code, 0);
+    };
+    enqueue("orders.placed");
+    enqueue("refunds.made");
+    let narrow = config("", "topics = [\"orders.*\"]", "");
+    workplace.write("relay.toml", &narrow);
+    let refused = workplace.run(&["run", "--config", "relay.toml"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    for word in ["`refunds.made`", "transport = \"discard\"", "unrouted = \"allow\""] {
+        assert!(refused.stderr.contains(word), "{word} in {refused:?}");
+    }
+    assert!(!refused.stderr.contains("`orders.placed`"), "{refused:?}");
+    let sink = "[[route]]\nname = \"rest\"\ntopics = [\"refunds.**\"]\ntransport = \"discard\"\n";
+    // The last one: a route of another daemon reads it, and the store knows.
+    for (name, text) in [
+        ("allow", config("unrouted = \"allow\"", "topics = [\"orders.*\"]", "")),
+        ("sink", format!("{narrow}{sink}")),
+        ("other", narrow),
+    ] {
+        let mut daemon = workplace.daemon(name, &text);
+        wait_until("a lane is owned", || log(&workplace, name).contains("lane acquired"));
+        daemon.signal(Signal::TERM);
+        assert_eq!(daemon.wait().code(), Some(0));
+    }
+}
