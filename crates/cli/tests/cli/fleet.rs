@@ -74,7 +74,7 @@ impl Fleet {
 
     fn application(&self) -> Application {
         match self {
-            Self::Sqlite(workplace) => Application::Sqlite(workplace.producer()),
+            Self::Sqlite(workplace) => Application::Sqlite(Box::new(workplace.producer())),
             Self::Postgres(database) => Application::Postgres(Box::new(Server::connect(&database.url()))),
         }
     }
@@ -129,7 +129,7 @@ impl Fleet {
 
 /// Writes messages in transactions, and remembers what it did.
 enum Application {
-    Sqlite(Producer),
+    Sqlite(Box<Producer>),
     Postgres(Box<Server>),
 }
 
