@@ -103,27 +103,34 @@ impl Fleet {
         wait_until("one owns both lanes", || matches!(&self.owners()[..], [one, other] if one == other));
     }
 
-    /// Stops a daemon where it holds no lock: one that sleeps inside a transaction keeps others from taking over, whoever
-    /// wrote it, and that is not what is shown here.
+    /// Stops a daemon where it holds no lock, neither of the database nor of the file that both write to: one that sleeps
+    /// with a lock in its hands keeps others from working, whoever wrote it, and that is not what is shown here.
     fn stop(&self, daemon: &Daemon, name: &str) {
         wait_until("it is stopped between two writes", || {
-            daemon.signal(Signal::STOP);
-            let free = match self {
-                Self::Sqlite(workplace) => {
-                    let connection = Connection::open(workplace.path("app.db")).unwrap();
-                    connection.busy_timeout(Duration::from_secs(2)).unwrap();
-                    connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
-                }
-                Self::Postgres(database) => {
-                    let busy = "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND application_name";
-                    database.admin(&format!("{busy} = '{name}'")).done().trim() == "0"
-                }
-            };
+            daemon.stop();
+            let free = self.is_file_free()
+                && match self {
+                    Self::Sqlite(workplace) => {
+                        let connection = Connection::open(workplace.path("app.db")).unwrap();
+                        connection.busy_timeout(Duration::from_secs(2)).unwrap();
+                        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
+                    }
+                    Self::Postgres(database) => {
+                        let busy = "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND application_name";
+                        database.admin(&format!("{busy} = '{name}'")).done().trim() == "0"
+                    }
+                };
             if !free {
                 daemon.signal(Signal::CONT);
             }
             free
         });
+    }
+}
+
+impl Fleet {
+    fn is_file_free(&self) -> bool {
+        std::fs::File::open(self.workplace().path(ARRIVALS)).unwrap().try_lock().is_ok()
     }
 }
 

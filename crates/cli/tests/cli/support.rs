@@ -16,7 +16,7 @@ use postrider::{
 };
 use postrider_testkit::checker::{self, Enqueued, Verdict};
 use rusqlite::{Connection, TransactionBehavior};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
 /// Far longer than anything takes; reached only by what will never happen.
@@ -143,6 +143,16 @@ impl Daemon {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it with SIGSTOP, and returns when it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.child);
+        wait_until("it stands still", || {
+            let state = waitpid(Some(pid), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap();
+            state.is_some_and(|(_, status)| status.stopped())
+        });
     }
 
     /// How many bytes of its standard output nobody has read.

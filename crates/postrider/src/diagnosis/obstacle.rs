@@ -108,7 +108,7 @@ fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
             "unavailable",
             format!(
                 "the endpoint said that it is gone for good: correct its URL; or try it again: send the relay SIGHUP, \
-                 or postrider route pause {route}, and resume a few seconds later"
+                 or postrider route drain {route}, then resume"
             ),
         ),
         Reason::Unavailable { .. } => (
