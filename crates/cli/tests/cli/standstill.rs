@@ -202,8 +202,11 @@ fn no_relay() {
         let status = scene.place.status();
         (status["findings"][0]["code"] == "no-relay").then_some(()).ok_or(status.to_string())
     });
-    // Nobody is there to tell metrics: Prometheus says so itself, by `up`.
+    // Nobody is there to be scraped, which Prometheus shows by `up`; the metrics of the store can be had all the same.
     assert_eq!(get(scene.listen, "/metrics", None), None);
+    let metrics = scene.place.run(&["check", "--prometheus", STORE[0], STORE[1]]).stdout;
+    assert_eq!(sample(&metrics, "postrider_standstill", &[("cause", "no-relay")]), Some(1.0), "{metrics}");
+    assert_eq!(sample(&metrics, "postrider_nodes", &[]), Some(0.0), "{metrics}");
 }
 
 #[test]
