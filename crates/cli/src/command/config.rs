@@ -1,10 +1,11 @@
 //! `postrider config`: whether a configuration is right, what it comes down to, and what may be said in one.
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use crate::{
     config::{Loaded, Source, schema, show},
     exit::{Code, Outcome},
+    output::{OutputArguments, print},
 };
 
 #[derive(Subcommand)]
@@ -18,18 +19,11 @@ pub(crate) enum Action {
     Show {
         #[command(flatten)]
         source: Source,
-        /// As TOML with comments, or as one JSON object.
-        #[arg(long, value_enum, default_value = "text")]
-        output: Output,
+        #[command(flatten)]
+        output: OutputArguments,
     },
     /// Prints the JSON Schema of the file, for editors.
     Schema,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Output {
-    Text,
-    Json,
 }
 
 pub(crate) fn run(action: &Action) -> Outcome {
@@ -37,14 +31,12 @@ pub(crate) fn run(action: &Action) -> Outcome {
         Action::Check { source } => check(source),
         Action::Show { source, output } => {
             let Loaded { shown, .. } = source.load()?;
-            match output {
-                Output::Text => print!("{}", show::as_text(&source.file(), &shown)),
-                Output::Json => println!("{}", show::as_object(&source.file(), &shown)),
-            }
+            let file = source.file();
+            output.object(|| show::as_object(&file, &shown), || show::as_text(&file, &shown));
             Ok(Code::Done)
         }
         Action::Schema => {
-            println!("{:#}", schema::schema());
+            print(format_args!("{:#}\n", schema::schema()));
             Ok(Code::Done)
         }
     }

@@ -64,6 +64,7 @@ fn property(key: &Key) -> Value {
         Fallback::Words(words) => format!("{}. Default: {words}.", key.doc),
         Fallback::Required | Fallback::Value(_) => format!("{}.", key.doc),
     });
+    property["x-restart-needed"] = json!(!key.live);
     if let Some(value) = key.value().and_then(|text| DeValue::parse(text).ok()) {
         property["default"] = super::show::as_json(value.get_ref());
     }

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use postrider::{ErrorKind, core::doctor, diagnosis, metrics::Metrics};
+use serde_json::Value;
 
 use crate::{alerts::docs, support::Workplace};
 
@@ -44,6 +45,69 @@ fn metrics() {
         page.push_str(&format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", ")));
     }
     assert_page("metrics.md", &page);
+}
+
+#[test]
+fn configuration() {
+    let schema: Value = serde_json::from_str(&Workplace::new().run(&["config", "schema"]).stdout).unwrap();
+    let mut page = String::from(
+        "# Configuration, key by key\n\nWritten by the code, from the table that the daemon reads by; \
+         [configuration](../operate/configuration.md) tells how to use it.\n`postrider config schema` prints the same for \
+         editors. What is live is taken at SIGHUP; the rest needs a restart.\n",
+    );
+    let top = &schema["properties"];
+    let (route, one_store) = (&top["route"]["items"], &top["store"]["anyOf"][0]);
+    let sections = [
+        ("[store]", one_store),
+        ("[relay]", &top["relay"]),
+        ("[log]", &top["log"]),
+        ("[admin]", &top["admin"]),
+        ("[telemetry]", &top["telemetry"]),
+        ("[[route]]", route),
+        ("[route.retry]", &route["properties"]["retry"]),
+        ("[route.http]", &route["properties"]["http"]),
+    ];
+    assert_eq!(top.as_object().unwrap().len(), 6, "every section has its table");
+    for (header, section) in sections {
+        page.push_str(&format!(
+            "\n## `{header}`\n\n| Key | Takes | Default | Live | Meaning |\n|---|---|---|---|---|\n"
+        ));
+        let keys = section["properties"].as_object().unwrap().iter();
+        for (key, property) in keys.filter(|(_, property)| property["properties"].is_null()) {
+            let default = property.get("default").map_or_else(String::new, |value| format!("`{value}`"));
+            let live = if property["x-restart-needed"] == false { "yes" } else { "" };
+            let meaning = property["description"].as_str().unwrap();
+            page.push_str(&format!("| `{key}` | {} | {default} | {live} | {meaning} |\n", takes(property)));
+        }
+    }
+    assert_page("configuration.md", &page);
+}
+
+/// What a key takes, in words.
+fn takes(shape: &Value) -> String {
+    if let Some(words) = shape["enum"].as_array() {
+        return words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    }
+    if let Some(word) = shape.get("const") {
+        return format!("`{word}`");
+    }
+    if let Some(ways) = shape["anyOf"].as_array() {
+        let is_secret = |way: &Value| way["properties"]["env"].is_object();
+        if ways.iter().any(is_secret) {
+            return "a secret".to_owned();
+        }
+        return ways.iter().map(takes).collect::<Vec<_>>().join(", or ");
+    }
+    match (shape["type"].as_str().unwrap_or_default(), shape["pattern"].as_str()) {
+        ("string", Some(pattern)) => if pattern.contains("ms") { "a duration" } else { "a size" }.to_owned(),
+        ("string", None) => "a text".to_owned(),
+        ("integer", _) => format!("{} to {}", shape["minimum"], shape["maximum"]),
+        ("array", _) => "a list of such".to_owned(),
+        ("boolean", _) => "true or false".to_owned(),
+        ("number", _) => "a number".to_owned(),
+        ("object", _) => "names, and a secret for each".to_owned(),
+        (other, _) => other.to_owned(),
+    }
 }
 
 #[test]
