@@ -10,6 +10,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+/// As in the binary: pages of messages come and go all the time, which is what it is good at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(about = "Measures Postrider against the limits of what is below it")]
 struct Arguments {
@@ -53,6 +57,9 @@ enum Bench {
         /// End behind so many messages.
         #[arg(long)]
         messages: Option<u64>,
+        /// Lanes of the route.
+        #[arg(long, default_value_t = 1)]
+        lanes: u32,
     },
     /// Relays what a file holds and prints the peak resident size.
     #[command(hide = true)]
@@ -86,7 +93,7 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Bench::PostgresRelay { schema, route, messages } => postgres::relay(&schema, &route, messages),
+        Bench::PostgresRelay { schema, route, messages, lanes } => postgres::relay(&schema, &route, lanes, messages),
         Bench::RelayOnce { path, messages } => core::relay_once(&path, messages),
     }
 }

@@ -25,6 +25,10 @@ use clap::Parser;
 
 use self::command::Command;
 
+/// A relay makes and drops pages of messages all the time; with the system's allocator a fifth of its drain rate is lost.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Carries messages out of a database transaction to a message broker: nothing lost, nothing sent that was rolled back,
 /// order kept per key.
 #[derive(Parser)]

@@ -25,11 +25,14 @@ use super::{fixtures, process::RelayProcess, server::Server};
 /// How long a relay is left alone first: it begins with looking around.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// Lanes of the idle node. What it costs must not depend on them.
+const LANES: u32 = 8;
+
 pub(crate) async fn run(server: &Server, watch: Duration) -> Result<Value> {
     eprintln!("idle: {watch:?}");
     fixtures::store(&server.url, "idle").await?;
     let proxy = Proxy::start(&server.url).await?;
-    let relay = RelayProcess::start(&proxy.url, "idle", "idle", None).await?;
+    let relay = RelayProcess::start_with(&proxy.url, "idle", "idle", LANES, None).await?;
     tokio::time::sleep(SETTLE).await;
     let before = proxy.statements.load(Ordering::Relaxed);
     tokio::time::sleep(watch).await;
@@ -37,6 +40,7 @@ pub(crate) async fn run(server: &Server, watch: Duration) -> Result<Value> {
     relay.finish().await?;
     Ok(json!({
         "idle_statements_per_second": statements as f64 / watch.as_secs_f64(),
+        "idle_lanes": LANES,
         "idle_seconds": watch.as_secs(),
     }))
 }

@@ -43,6 +43,8 @@ struct Sizes {
     large: u64,
     held: u64,
     held_write: Duration,
+    /// Producers share the disk with the rest of the machine: many short turns tell more than a few long ones.
+    slices: usize,
     slice: Duration,
     latency: Duration,
     idle: Duration,
@@ -54,11 +56,12 @@ impl Sizes {
         if quick {
             return Self {
                 rounds: 3,
-                backlog: 200_000,
+                backlog: 500_000,
                 large: 1_000_000,
                 held: 100_000,
                 held_write: seconds(10),
-                slice: seconds(1),
+                slices: 9,
+                slice: Duration::from_millis(600),
                 latency: seconds(4),
                 idle: seconds(30),
             };
@@ -69,7 +72,8 @@ impl Sizes {
             large: 5_000_000,
             held: 500_000,
             held_write: seconds(60),
-            slice: seconds(3),
+            slices: 15,
+            slice: seconds(1),
             latency: seconds(15),
             idle: seconds(120),
         }
@@ -108,7 +112,7 @@ async fn measure(server: &Server, quick: bool, only: &[String]) -> Result<(Value
                 merge(&mut results, held.figures);
                 held::write_transaction(server, sizes.held_write).await?
             }
-            "producer" => producer::run(server, sizes.slice, sizes.rounds).await?,
+            "producer" => producer::run(server, sizes.slice, sizes.slices).await?,
             "latency" => {
                 let latencies = latency::run(server, &[500, 2000], sizes.latency, sizes.rounds).await?;
                 traces.latencies = latencies.distributions;

@@ -45,8 +45,20 @@ pub(crate) struct Report {
 impl RelayProcess {
     /// Starts one on a schema and waits until it has its lane. With a number of messages it ends by itself behind them.
     pub(crate) async fn start(url: &str, schema: &str, route: &str, messages: Option<u64>) -> Result<Self> {
+        Self::start_with(url, schema, route, 1, messages).await
+    }
+
+    /// As [`Self::start`], with more than one lane.
+    pub(crate) async fn start_with(
+        url: &str,
+        schema: &str,
+        route: &str,
+        lanes: u32,
+        messages: Option<u64>,
+    ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("postgres-relay").arg(schema).arg(route).env(super::server::VARIABLE, url);
+        command.arg("--lanes").arg(lanes.to_string());
         if let Some(messages) = messages {
             command.arg("--messages").arg(messages.to_string());
         }
@@ -86,14 +98,14 @@ impl RelayProcess {
 }
 
 /// What that process does.
-pub(crate) fn relay(schema: &str, route: &str, messages: Option<u64>) -> Result<()> {
+pub(crate) fn relay(schema: &str, route: &str, lanes: u32, messages: Option<u64>) -> Result<()> {
     let url = std::env::var(super::server::VARIABLE).context("the parent names the server")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let store = fixtures::store(&url, schema).await?;
         let publisher = Arc::new(NotingPublisher { notes: messages.is_none(), ..NotingPublisher::default() });
         let options = Options { keep_delivered: None, ..Options::default() };
-        let route = Route::to(route, Arc::clone(&publisher) as _);
+        let route = Route::to(route, Arc::clone(&publisher) as _).lanes(lanes);
         let relay = Relay::builder(Arc::new(store)).options(options).route(route).build()?;
         let handle = relay.handle();
         let running = tokio::spawn(relay.run());

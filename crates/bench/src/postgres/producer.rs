@@ -16,7 +16,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -124,38 +124,48 @@ async fn producers(server: &Server, connections: u64) -> Result<Vec<Producer>> {
     .await
 }
 
-/// Transactions per second of all producers together.
+/// Transactions per second of all producers together. Each is a task of its own, as in a service.
 async fn slice_of(
-    producers: &mut [Producer],
+    producers: &mut Vec<Producer>,
     variant: Variant,
     slice: Duration,
     notifier: Option<&Notifier>,
 ) -> Result<f64> {
-    let (over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let began = Instant::now();
-    let timer = async {
-        tokio::time::sleep(slice).await;
-        over.store(true, Ordering::Relaxed);
-        Ok(())
-    };
-    let work = try_join_all(producers.iter_mut().map(|producer| {
-        let (over, count) = (Arc::clone(&over), Arc::clone(&count));
-        async move {
-            while !over.load(Ordering::Relaxed) {
-                producer.transaction(variant).await?;
-                if let Some(notifier) = notifier {
-                    notifier.notify();
-                }
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok::<_, anyhow::Error>(())
-        }
-    }));
-    try_join(work, timer).await?;
-    Ok(count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64())
+    let (over, began) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let tasks: Vec<_> = producers
+        .drain(..)
+        .map(|producer| tokio::spawn(producer.work(variant, Arc::clone(&over), notifier.cloned())))
+        .collect();
+    tokio::time::sleep(slice).await;
+    over.store(true, Ordering::Relaxed);
+    let mut transactions = 0;
+    for task in tasks {
+        let (producer, count) = task.await??;
+        producers.push(producer);
+        transactions += count;
+    }
+    Ok(transactions as f64 / began.elapsed().as_secs_f64())
 }
 
 impl Producer {
+    /// One transaction after the other until it is over; how many.
+    async fn work(
+        mut self,
+        variant: Variant,
+        over: Arc<AtomicBool>,
+        notifier: Option<Notifier>,
+    ) -> Result<(Self, u64)> {
+        let mut count = 0;
+        while !over.load(Ordering::Relaxed) {
+            self.transaction(variant).await?;
+            if let Some(notifier) = &notifier {
+                notifier.notify();
+            }
+            count += 1;
+        }
+        Ok((self, count))
+    }
+
     async fn transaction(&mut self, variant: Variant) -> Result<()> {
         self.number += 16;
         let order = OrderPlaced::new(self.number);
@@ -234,7 +244,7 @@ async fn stored_overhead(client: &Client) -> Result<f64> {
 
 /// The rate of producers that announce each commit, against that of those that do not; with a relay in another process that
 /// is woken, or polls.
-async fn hints(server: &Server, producers: &mut [Producer], slice: Duration, rounds: usize) -> Result<f64> {
+async fn hints(server: &Server, producers: &mut Vec<Producer>, slice: Duration, rounds: usize) -> Result<f64> {
     let relay = RelayProcess::start(&server.url, SCHEMA, "hints", None).await?;
     let notifier = Notifier::connect(&server.url, &Postgres::new(SCHEMA, "")?)?;
     let mut ratios = Vec::new();

@@ -17,6 +17,7 @@ use crate::{
     error::{Fault, Work},
     migrations,
     planted::Plant,
+    together::Together,
     wake::Waker,
 };
 
@@ -135,6 +136,7 @@ impl Builder {
             opened_at: Instant::now(),
             session: tokio::sync::Mutex::new(None),
             lanes: Mutex::new(HashMap::new()),
+            dues: Together::default(),
             waker: Waker::new(),
         })))
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use postrider_core::{
     Error,
     key::KeyHash,
-    lease::Lease,
+    lease::{LaneId, Lease},
     log::{Record, RecordRef},
     parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
     time::Timestamp,
@@ -53,25 +53,43 @@ SELECT key_hash, count(*)
  WHERE route = $1 AND in_line
  GROUP BY key_hash";
 
-/// Whether a lease is the current one, and whether its route has a row that waits for time: both from one range of an index.
+/// Of each lane its epoch, and whether its route has a row that waits for time: both from one range of an index.
 const ANY: &str = "
 SELECT newest.epoch,
-       EXISTS (SELECT 1 FROM {parked} WHERE route = $1 AND in_line AND wake_at IS NOT NULL)
-       OR EXISTS (SELECT 1 FROM {parked} WHERE route = $1 AND NOT in_line AND wake_at IS NOT NULL)
-  FROM (SELECT epoch
-          FROM {checkpoint}
-         WHERE route = $1 AND number = $2
-         ORDER BY n DESC
-         LIMIT 1) AS newest";
+       EXISTS (SELECT 1 FROM {parked} WHERE route = lane.route AND in_line AND wake_at IS NOT NULL)
+       OR EXISTS (SELECT 1 FROM {parked} WHERE route = lane.route AND NOT in_line AND wake_at IS NOT NULL)
+  FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS lane (route, number, place)
+  LEFT JOIN LATERAL (SELECT epoch
+                       FROM {checkpoint} AS checkpoint
+                      WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                      ORDER BY n DESC
+                      LIMIT 1) AS newest ON true
+ ORDER BY lane.place";
 
-/// The usual answer, nothing, by one statement in one round trip. `None`: there is something; [`due`] tells what.
-pub(crate) async fn nothing(on: &Alone<'_>, lease: &Lease) -> Work<Option<DuePage>> {
-    let row = on.query_opt(ANY, &[&&*lease.lane.route, &i64::from(lease.lane.number)]).await?;
-    let row = row.ok_or_else(Error::fenced)?;
-    if row.try_get::<_, i64>(0)?.cast_unsigned() != lease.epoch.0 {
-        return Err(Error::fenced().into());
+/// What is known of a lane that has a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Any {
+    epoch: u64,
+    rows: bool,
+}
+
+/// Of each lane, in the order of the lanes.
+pub(crate) async fn any(on: &Alone<'_>, lanes: &[LaneId]) -> Work<Vec<Option<Any>>> {
+    let routes: Vec<&str> = lanes.iter().map(|lane| &*lane.route).collect();
+    let numbers: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.number)).collect();
+    let mut found = Vec::new();
+    for row in on.query(ANY, &[&routes, &numbers]).await? {
+        let epoch: Option<i64> = row.try_get(0)?;
+        let rows = row.try_get(1)?;
+        found.push(epoch.map(|epoch| Any { epoch: epoch.cast_unsigned(), rows }));
     }
-    Ok((!row.try_get::<_, bool>(1)?).then(DuePage::default))
+    Ok(found)
+}
+
+/// The usual answer: nothing. `None`: there is something; [`due`] tells what.
+pub(crate) fn nothing(any: Option<Any>, lease: &Lease) -> Work<Option<DuePage>> {
+    let any = any.filter(|any| any.epoch == lease.epoch.0).ok_or_else(Error::fenced)?;
+    Ok((!any.rows).then(DuePage::default))
 }
 
 /// Every key of the lease's lane that has a line.

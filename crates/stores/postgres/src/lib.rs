@@ -90,6 +90,7 @@ mod error;
 mod intern;
 pub mod migrations;
 pub mod planted;
+mod together;
 mod values;
 
 use std::{
@@ -106,7 +107,7 @@ use postrider_core::{
     log::Cursor,
 };
 
-use crate::{access::Access, error::Work, planted::Plant, read::Remembered, session::Session};
+use crate::{access::Access, error::Work, planted::Plant, read::Remembered, session::Session, together::Together};
 pub use crate::{
     access::connect,
     config::Builder,
@@ -133,6 +134,8 @@ struct Inner {
     opened_at: Instant,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     lanes: Mutex<HashMap<LaneId, Remembered>>,
+    /// Lanes that ask whether a parked row is due, all at once.
+    dues: Together<LaneId, Option<due::Any>>,
     waker: Waker,
 }
 

@@ -13,7 +13,7 @@ use crate::{
     PostgresStore,
     db::{Alone, Db},
     due,
-    error::Fault,
+    error::{Fault, Work},
     heartbeat, lease, observe, purge, read, settle,
 };
 
@@ -93,8 +93,13 @@ impl Log for PostgresStore {
     fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>> {
         Box::pin(async move {
             let attempt = async {
-                let client = self.client().await?;
-                due::nothing(&Alone::new(&client, &self.0.dialect), lease).await
+                let any = |lanes: Vec<LaneId>| -> BoxFuture<'_, Work<_>> {
+                    Box::pin(async move {
+                        let client = self.client().await?;
+                        due::any(&Alone::new(&client, &self.0.dialect), &lanes).await
+                    })
+                };
+                due::nothing(self.0.dues.ask(lease.lane.clone(), any).await?, lease)
             };
             match attempt.await.map_err(|fault| fault.into_error("due"))? {
                 Some(nothing) => Ok(nothing),

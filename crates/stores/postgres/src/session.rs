@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::future::try_join;
-use postrider_core::{Error, ErrorKind};
+use postrider_core::{BoxFuture, Error, ErrorKind};
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use uuid::Uuid;
 
@@ -27,6 +27,7 @@ use crate::{
     planted::Plant,
     rounds::{Filter, Observed, Rebase, Watched, Window},
     snapshot::Snapshot,
+    together::Together,
 };
 
 /// Guards the plan of a leaf that has no statistics: one range of its index, and no planning per page.
@@ -123,6 +124,8 @@ pub(crate) struct Session {
     newest: Statement,
     /// Whether the last look found something.
     busy: AtomicBool,
+    /// Lanes that look, all at once.
+    looks: Together<(), (Snapshot, i64)>,
 }
 
 impl Session {
@@ -170,6 +173,7 @@ impl Session {
             locks,
             newest,
             busy,
+            looks: Together::default(),
         }))
     }
 
@@ -182,20 +186,21 @@ impl Session {
     ///
     /// The first two are one statement, which takes its snapshot before it calls anything; the third is another, behind it.
     /// Where the last look found something, the next one probably will, and both are sent together. Else the first comes
-    /// alone, for an idle reader needs no more.
+    /// alone, for an idle reader needs no more, and serves all lanes that look at the same moment.
     pub(crate) async fn observe(&self, is_nothing: impl Fn(&Snapshot, i64) -> bool) -> Work<Option<Observed>> {
         if self.plant != Plant::None {
             return self.observe_wrongly().await.map(Some);
         }
-        let look = self.client.query_one(&self.look, &[]);
-        let (row, next) = if self.busy.load(Ordering::Relaxed) {
-            let (row, next) = try_join(look, self.client.query_one(&self.next, &[])).await?;
-            (row, Some(next))
+        let ((target, last), next) = if self.busy.load(Ordering::Relaxed) {
+            let next = async { Ok(self.client.query_one(&self.next, &[]).await?) };
+            let (seen, next) = try_join(self.look(), next).await?;
+            (seen, Some(next))
         } else {
-            (look.await?, None)
+            let look = |lanes: Vec<()>| -> BoxFuture<'_, Work<_>> {
+                Box::pin(async move { Ok(vec![self.look().await?; lanes.len()]) })
+            };
+            (self.looks.ask((), look).await?, None)
         };
-        refuse_standby(row.try_get(1)?)?;
-        let (target, last): (Snapshot, i64) = (row.try_get(0)?, row.try_get(2)?);
         let nothing = is_nothing(&target, last);
         self.busy.store(!nothing, Ordering::Relaxed);
         if nothing {
@@ -206,6 +211,12 @@ impl Session {
             None => self.client.query_one(&self.next, &[]).await?,
         };
         Ok(Some(Observed { target, last, next: low_half(next.try_get(0)?) }))
+    }
+
+    async fn look(&self) -> Work<(Snapshot, i64)> {
+        let row = self.client.query_one(&self.look, &[]).await?;
+        refuse_standby(row.try_get(1)?)?;
+        Ok((row.try_get(0)?, row.try_get(2)?))
     }
 
     /// As [`Self::observe`], with a planted mistake. What lies between two statements is a little longer than usual, so that a

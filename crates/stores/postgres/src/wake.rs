@@ -12,7 +12,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -29,6 +29,13 @@ use crate::{
 
 /// At most one announcement in this time.
 const NOTIFY_EVERY: Duration = Duration::from_millis(2);
+
+/// Nor does one wait longer, however many commits there are.
+const NOTIFY_EVERY_MAX: Duration = Duration::from_millis(10);
+
+/// What a commit that was announced adds to the wait for the next announcement. Up to 2500 commits a second the shortest wait
+/// holds; beyond that a relay gains more from longer pages than from early ones, and what it takes is taken from producers.
+const NOTIFY_PER_COMMIT: Duration = Duration::from_micros(400);
 
 /// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone: where a pooler
 /// stands between, the next one on the same connection may be somebody else's.
@@ -125,7 +132,13 @@ async fn listen_once(access: &Access, dialect: &Postgres, changes: &Weak<watch::
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Notifier(Arc<Notify>);
+pub struct Notifier(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    commits: AtomicU32,
+    some: Notify,
+}
 
 impl Notifier {
     /// Connects in the background; a server that cannot be reached is tried again and costs nobody anything but latency.
@@ -138,19 +151,20 @@ impl Notifier {
     }
 
     pub(crate) fn start(access: Access, dialect: &Postgres) -> Self {
-        let asked = Arc::new(Notify::new());
+        let asked = Arc::<Asked>::default();
         tokio::spawn(announce(access, dialect.channel(), Arc::downgrade(&asked)));
         Self(asked)
     }
 
     /// Asks for an announcement. Never blocks and never fails.
     pub fn notify(&self) {
-        self.0.notify_one();
+        self.0.commits.fetch_add(1, Ordering::Relaxed);
+        self.0.some.notify_one();
     }
 }
 
 /// Ends when the last handle is gone.
-async fn announce(access: Access, channel: String, asked: Weak<Notify>) {
+async fn announce(access: Access, channel: String, asked: Weak<Asked>) {
     let mut pause = Duration::from_millis(100);
     while asked.strong_count() > 0 {
         if announce_on(&access, &channel, &asked).await.is_ok() {
@@ -162,17 +176,44 @@ async fn announce(access: Access, channel: String, asked: Weak<Notify>) {
 }
 
 /// Until the connection is lost or the last handle is gone.
-async fn announce_on(access: &Access, channel: &str, asked: &Weak<Notify>) -> Work<()> {
+async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>) -> Work<()> {
     let client = access.client().await?;
     let statement = client.prepare(NOTIFY).await?;
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
-        let waited = tokio::time::timeout(Duration::from_secs(5), asked.notified()).await;
+        let waited = tokio::time::timeout(Duration::from_secs(5), asked.some.notified()).await;
+        let commits = asked.commits.swap(0, Ordering::Relaxed);
         drop(asked);
         if waited.is_ok() {
             client.execute(&statement, &[&channel]).await?;
-            tokio::time::sleep(NOTIFY_EVERY).await;
+            tokio::time::sleep(pause_after(commits)).await;
         }
     }
     Ok(())
+}
+
+/// How long after announcing so many commits at once.
+fn pause_after(commits: u32) -> Duration {
+    NOTIFY_PER_COMMIT.saturating_mul(commits).clamp(NOTIFY_EVERY, NOTIFY_EVERY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How the pause settles at a steady rate of commits.
+    fn settled_at(commits_per_second: u32) -> Duration {
+        let mut pause = NOTIFY_EVERY;
+        for _ in 0..100 {
+            pause = pause_after(u32::try_from(u128::from(commits_per_second) * pause.as_micros() / 1_000_000).unwrap());
+        }
+        pause
+    }
+
+    #[test]
+    fn few_commits_are_announced_soon_and_many_together() {
+        assert_eq!(settled_at(0), NOTIFY_EVERY);
+        assert_eq!(settled_at(2_000), NOTIFY_EVERY);
+        assert_eq!(settled_at(10_000), NOTIFY_EVERY_MAX);
+    }
 }

@@ -54,12 +54,11 @@ impl Lane {
         let progressed = self.active.len() > before;
         let next = page.next_in.map_or(Tick::MAX, |next| ticks(next).max(1_000));
         let full = returned >= self.options.due_lines as usize;
-        let wait = match (full, progressed) {
-            (true, true) => 0,
-            (true, false) => ticks(self.options.poll_min), // all of them are in memory and on their way
-            (false, _) => next.min(ticks(self.options.poll_max)),
+        self.due_at = match (full, progressed) {
+            (true, true) => now,
+            (true, false) => now + ticks(self.options.poll_min), // all of them are in memory and on their way
+            (false, _) => self.later(now, self.options.poll_max).min(now.saturating_add(next)),
         };
-        self.due_at = now + wait;
     }
 
     /// A line whose rows are still being worked off takes no second helping; it comes again with the next due read. That

@@ -297,7 +297,7 @@ impl Lane {
         if more || !records.is_empty() {
             self.poll_wait = self.options.poll_min;
         }
-        self.read_at = if more { now } else { now + ticks(self.poll_wait) };
+        self.read_at = if more { now } else { self.later(now, self.poll_wait) };
         self.poll_wait = (self.poll_wait * 2).min(self.options.poll_max);
     }
 
@@ -492,6 +492,13 @@ impl Lane {
     }
 
     // ---- small things -------------------------------------------------------------------------------------------
+
+    /// After a wait; the longest one ends at a moment that the idle lanes of a node have in common, so that a store can
+    /// answer all of them at once.
+    fn later(&self, now: Tick, wait: Duration) -> Tick {
+        let longest = ticks(self.options.poll_max).max(1);
+        if wait < self.options.poll_max { now + ticks(wait) } else { (now / longest + 1) * longest }
+    }
 
     /// Something changed that a commit could write.
     #[inline]
