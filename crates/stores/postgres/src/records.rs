@@ -17,7 +17,6 @@ use tokio_postgres::Row;
 
 use crate::{
     cursor::Position,
-    db::unsigned,
     error::Work,
     select::Chosen,
     values::{Instant, Text},
@@ -119,7 +118,7 @@ impl Gathered {
                 payload: Bytes::new(),
                 deliver_at,
                 expires_at,
-                attempts_max: row.try_get::<_, Option<i64>>(8)?.map(unsigned),
+                attempts_max: row.try_get::<_, Option<i64>>(8)?.map(at_least_one),
             },
             key: chosen.hash,
             enqueued_at: chosen.enqueued_at,
@@ -162,6 +161,11 @@ fn ordering_key(bytes: &Bytes) -> OrderingKey {
     OrderingKey::from_utf8(bytes.clone()).unwrap_or_else(|_| OrderingKey::from(&*String::from_utf8_lossy(bytes)))
 }
 
+/// What plain SQL wrote is not checked: a message has one attempt at least.
+fn at_least_one(attempts: i64) -> u32 {
+    u32::try_from(attempts.max(1)).unwrap_or(u32::MAX)
+}
+
 /// Nothing for nothing: an empty slice would keep the buffer alive for no use.
 fn slice(buffer: &Bytes, range: Range<usize>) -> Option<Bytes> {
     (!range.is_empty()).then(|| buffer.slice(range))
@@ -173,7 +177,7 @@ pub(crate) fn envelope(row: &Row, first: usize) -> Work<(Envelope, Timestamp)> {
     let text = |column: usize| {
         Ok::<_, tokio_postgres::Error>(String::from_utf8_lossy(row.try_get::<_, Text<'_>>(first + column)?.0))
     };
-    let key = row.try_get::<_, Option<Text<'_>>>(first + 3)?;
+    let key = row.try_get::<_, Option<Text<'_>>>(first + 3)?.filter(|key| !key.0.is_empty());
     let headers: Option<&[u8]> = row.try_get(first + 8)?;
     let envelope = Envelope {
         id: MessageId(row.try_get(first)?),
@@ -184,7 +188,7 @@ pub(crate) fn envelope(row: &Row, first: usize) -> Work<(Envelope, Timestamp)> {
         payload: Bytes::copy_from_slice(row.try_get(first + 9)?),
         deliver_at: row.try_get::<_, Option<Instant>>(first + 5)?.map(|at| at.0),
         expires_at: row.try_get::<_, Option<Instant>>(first + 6)?.map(|at| at.0),
-        attempts_max: row.try_get::<_, Option<i64>>(first + 7)?.map(unsigned),
+        attempts_max: row.try_get::<_, Option<i64>>(first + 7)?.map(at_least_one),
     };
     Ok((envelope, row.try_get::<_, Instant>(first + 4)?.0))
 }

@@ -53,7 +53,8 @@ impl<'a> Selection<'a> {
             return Ok(None);
         }
         let id: Uuid = row.try_get(2)?;
-        let key = row.try_get::<_, Option<Text<'_>>>(3)?.map(|key| key.0);
+        // What plain SQL wrote is not checked: an empty key is none.
+        let key = row.try_get::<_, Option<Text<'_>>>(3)?.map(|key| key.0).filter(|key| !key.is_empty());
         let (hash, ours) = self.reader.place(key, &id, self.lane.0, self.lane.1);
         if !ours {
             return Ok(None);

@@ -106,9 +106,9 @@ mod tests {
         let together: Arc<Together<u32, u32>> = Arc::default();
         let answers = |questions: Vec<u32>| -> BoxFuture<'_, Work<Vec<u32>>> { Box::pin(async { Ok(questions) }) };
         let mut first = Box::pin(together.ask(1, answers));
-        assert!(futures_util::poll!(&mut first).is_pending());
+        assert!(futures_util::FutureExt::now_or_never(&mut first).is_none());
         let mut second = Box::pin(together.ask(2, answers));
-        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(futures_util::FutureExt::now_or_never(&mut second).is_none());
         drop(first);
         assert_eq!(second.await.unwrap(), 2);
         assert_eq!(together.ask(3, answers).await.unwrap(), 3, "nobody is stuck behind the one that went");
@@ -121,7 +121,7 @@ mod tests {
             let fails = failed.fetch_add(1, Ordering::Relaxed) == 0;
             Box::pin(async move { if fails { Err(Error::invalid("out of luck").into()) } else { Ok(questions) } })
         };
-        let (first, second) = futures_util::join!(together.ask(1, answers), together.ask(2, answers));
+        let (first, second) = futures_util::future::join(together.ask(1, answers), together.ask(2, answers)).await;
         assert!(first.is_err());
         assert_eq!(second.unwrap(), 2);
     }

@@ -161,6 +161,18 @@ impl Cluster {
         self.run("pg_restore", &["-d", &self.url(), "--exit-on-error", from]);
     }
 
+    /// What `pg_upgrade` makes of another one, which is down. This one has a system identifier of its own.
+    pub(crate) fn upgraded_from(old: &Self) -> Self {
+        let new = Self::made("");
+        let (programs, data) = (programs().display().to_string(), old.data());
+        let (from, to) = (old.port.to_string(), new.port.to_string());
+        let programs = ["-b", &programs, "-B", &programs];
+        let rest = ["-d", &data, "-D", &new.data(), "-p", &from, "-P", &to, "-U", "postrider", "-s", &new.dir()];
+        new.run("pg_upgrade", &[&programs[..], &rest[..]].concat());
+        new.up();
+        new
+    }
+
     /// A file name that the server's user may write.
     pub(crate) fn file(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
@@ -184,7 +196,8 @@ impl Cluster {
             Command::new(path)
         };
         let log = fs::File::create(std::env::temp_dir().join(format!("{}.{program}", self.name()))).unwrap();
-        let done = command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let done =
+            command.args(arguments).current_dir(&self.dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let status = done.status().unwrap();
         let told = std::env::temp_dir().join(format!("{}.{program}", self.name()));
         let text = fs::read_to_string(&told).unwrap_or_default();

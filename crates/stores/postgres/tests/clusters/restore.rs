@@ -88,6 +88,20 @@ async fn a_dump_restored_into_a_new_cluster_is_delivered_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_pg_upgrade_made_goes_on_delivering() {
+    let old = Cluster::start("");
+    let mut due = with_history(&old).await;
+    old.down();
+    let new = Cluster::upgraded_from(&old);
+    due.extend(commit(&new.url(), 3).await);
+    let mut reader = Reader::open(&new.url()).await;
+    assert_eq!(reader.read_on().await, due, "everything that was not settled, in its order, and nothing twice");
+    reader.settle().await.unwrap();
+    let more = commit(&new.url(), 3).await;
+    assert_eq!(reader.read_on().await, more);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_route_and_a_replay_of_a_restored_log_begin_with_everything() {
     let (old, new) = (Cluster::start(""), Cluster::elsewhere());
     let first = with_history(&old).await;
