@@ -15,6 +15,7 @@ mod key;
 mod lease;
 mod message;
 mod migrate;
+mod names;
 mod node;
 mod reference;
 mod replay;

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{
     message::Chosen,
+    names::known_route,
     status::{count, state},
     store::{ActorArguments, StoreArguments},
 };
@@ -103,10 +104,7 @@ async fn start(start: &Start) -> Outcome {
 async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec) -> Outcome {
     let overview = admin.overview().await?;
     for name in [Some(&spec.route), spec.to.as_ref()].into_iter().flatten() {
-        let known = overview.routes.iter().find(|route| *route.route == **name);
-        if known.is_none_or(|route| route.replay_of.is_some()) {
-            return Err(Failure::new(Code::Problem, format!("there is no route `{name}`")));
-        }
+        known_route(&overview, name)?;
     }
     let filter =
         RecordFilter { chosen: spec.filter.clone(), route: Some(spec.route.clone()), ..RecordFilter::default() };

@@ -21,7 +21,7 @@ use postrider::core::{
 };
 use serde_json::{Value, json};
 
-use super::store::StoreArguments;
+use super::{names::known_route, store::StoreArguments};
 use crate::{
     exit::{Code, Outcome},
     output::{Format, OutputArguments, or_dash, print},
@@ -105,7 +105,11 @@ impl<'a> Tail<'a> {
         let route = arguments.route.clone();
         let parked = ParkedFilter { route: route.clone(), key: arguments.key.clone(), ..ParkedFilter::default() };
         let records = RecordFilter { chosen, route, ..RecordFilter::default() };
-        let since = admin.overview().await?.at.saturating_sub(BACK);
+        let overview = admin.overview().await?;
+        if let Some(route) = &arguments.route {
+            known_route(&overview, route)?;
+        }
+        let since = overview.at.saturating_sub(BACK);
         let mut tail = Self { arguments, records, parked, after: None, shown: BTreeSet::new(), rows: BTreeMap::new() };
         tail.go_to_the_end(admin, since).await?;
         tail.watch(admin, false).await?;

@@ -335,6 +335,25 @@ transport = "file:parcels.ndjson"
 }
 
 #[test]
+fn a_mistyped_route_is_told_from_one_that_has_nothing() {
+    let site = Site::new();
+    let looks: [&[&str]; 5] = [
+        &["message", "list", "--route", "order"],
+        &["tail", "--route", "order"],
+        &["replay", "--route", "order", "--dry-run"],
+        &["route", "test", "order"],
+        &["dead", "redrive", "--route", "order"],
+    ];
+    for arguments in looks {
+        let told = site.run(arguments);
+        assert_eq!(told.stderr, "error: there is no route `order`; did you mean `orders`?\n", "{arguments:?}");
+        assert_eq!((told.code, told.stdout.as_str()), (1, ""), "{arguments:?}");
+    }
+    let nothing = site.run(&["dead", "redrive", "--route", "orders"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (1, "0 redriven\n"));
+}
+
+#[test]
 fn a_killed_relay_is_told_from_one_that_works() {
     let workplace = Workplace::new();
     workplace.migrated();

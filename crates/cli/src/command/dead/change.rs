@@ -8,7 +8,10 @@ use postrider::core::admin::{Actor, ParkedFilter, ParkedRow, StoreAdmin};
 
 use super::Filter;
 use crate::{
-    command::store::{ActorArguments, StoreArguments},
+    command::{
+        names::known_route,
+        store::{ActorArguments, StoreArguments},
+    },
     exit::{Code, Failure, Outcome},
     output::{plural, print},
     progress::Progress,
@@ -78,6 +81,10 @@ impl Change {
         }
         let count = admin.parked_count(&filter).await?;
         if count == 0 {
+            // The rows of a replay outlive it, so a name that nobody has is a reason and not a mistake by itself.
+            if let Some(route) = &self.filter.route {
+                known_route(&admin.overview().await?, route)?;
+            }
             return Ok(tell(act, 0));
         }
         if !self.yes {

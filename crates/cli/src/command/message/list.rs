@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::StoreArguments;
 use crate::{
+    command::names::known_route,
     exit::{Code, Failure, Outcome},
     output::{Format, OutputArguments, or_dash, plural, print},
     table::Table,
@@ -170,6 +171,9 @@ async fn records(
         standing: arguments.state.and_then(State::standing),
         newest_first: !arguments.oldest_first,
     };
+    if let Some(route) = &arguments.route {
+        known_route(&admin.overview().await?, route)?;
+    }
     let mut lines = Vec::new();
     // Ends with the log or with a full list: every look moves on.
     loop {

@@ -21,7 +21,7 @@ use postrider::{
 use serde_json::json;
 
 use crate::{
-    command::{store::StoreArguments, why::in_lines},
+    command::{names::known_route, store::StoreArguments, why::in_lines},
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     values,
@@ -56,9 +56,8 @@ pub(super) async fn run(arguments: &Arguments) -> Outcome {
     let (adapter, place) = arguments.store.find()?;
     let admin = adapter.open(&place, false).await?.admin;
     let overview = admin.overview().await?;
-    let Some(route) = overview.routes.iter().find(|route| *route.route == *arguments.route) else {
-        return Err(Failure::new(Code::Problem, format!("there is no route `{}`", arguments.route)));
-    };
+    known_route(&overview, &arguments.route)?;
+    let route = overview.routes.iter().find(|route| *route.route == *arguments.route).expect("it is known");
     // A message that nobody would deliver now is not put into anybody's log.
     if let Some(obstacle) = obstacles(&overview, route, None).first() {
         let finding = obstacle.finding(&route.route);

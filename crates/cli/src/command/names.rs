@@ -1,0 +1,39 @@
+//! Names that were mistyped: a command that finds nothing says so, rather than that there is nothing.
+
+use postrider::core::admin::Overview;
+
+use crate::{
+    config,
+    exit::{Code, Failure, Outcome},
+};
+
+/// Refuses a name that no route and no replay under way has.
+pub(super) fn known_route(overview: &Overview, name: &str) -> Outcome<()> {
+    if overview.routes.iter().any(|route| *route.route == *name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
+    Err(Failure::new(Code::Problem, unknown(&known, name)))
+}
+
+fn unknown(known: &[&str], name: &str) -> String {
+    let hint = match config::nearest(name, known) {
+        _ if known.is_empty() => "there are no routes yet: a relay makes them known when it starts".to_owned(),
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    format!("there is no route `{}`; {hint}", name.escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_is_answered_with_the_nearest() {
+        let known = ["billing", "orders"];
+        assert_eq!(unknown(&known, "biling"), "there is no route `biling`; did you mean `billing`?");
+        assert_eq!(unknown(&known, "zzz"), "there is no route `zzz`; there are billing, orders");
+        assert!(unknown(&[], "x").contains("no routes yet"));
+    }
+}
