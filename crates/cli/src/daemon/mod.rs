@@ -45,10 +45,7 @@ pub(crate) fn run(source: &Source) -> Outcome {
     let outcome = runtime.block_on(serve(source, &loaded, log, &telemetry));
     // A write to a destination that stands still must not keep the process.
     runtime.shutdown_background();
-    // Whoever else had it has ended with the relays.
-    if let Some(telemetry) = Arc::into_inner(telemetry) {
-        telemetry.stop();
-    }
+    telemetry.stop();
     outcome
 }
 

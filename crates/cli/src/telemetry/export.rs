@@ -56,7 +56,7 @@ impl Exporting {
         self.provider.tracer_with_scope(scope)
     }
 
-    pub(super) fn stop(self) {
+    pub(super) fn stop(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(STOP_WITHIN) {
             warn!(%error, "the last traces could not be sent");
         }

@@ -50,9 +50,9 @@ impl Telemetry {
     }
 
     /// Sends what is left, for a moment at most. Not on the async runtime.
-    pub(crate) fn stop(self) {
+    pub(crate) fn stop(&self) {
         #[cfg(feature = "otlp")]
-        if let Some(exporting) = self.exporting {
+        if let Some(exporting) = &self.exporting {
             exporting.stop();
         }
     }
