@@ -241,6 +241,15 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
+    /// Whether there is no section of this name: not one, or an array without any.
+    pub(super) fn has_none(&self, key: &str) -> bool {
+        match self.table.get(key).map(Spanned::get_ref) {
+            None => true,
+            Some(DeValue::Array(array)) => array.is_empty(),
+            Some(_) => false,
+        }
+    }
+
     /// Whether a key is there, right or wrong.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)

@@ -54,7 +54,7 @@ pub(crate) struct RouteConfig {
 /// Reads all of them. None at all is a problem, and so is a store that none of them reads.
 pub(super) fn read(top: &mut Section<'_, '_>, stores: &[StoreConfig]) -> Vec<RouteConfig> {
     let sections = top.sections("route");
-    if sections.is_empty() && !top.has("route") {
+    if top.has_none("route") {
         top.object("route", "missing: a relay needs at least one `[[route]]`");
     }
     let mut routes: Vec<RouteConfig> = Vec::new();

@@ -39,7 +39,7 @@ impl StoreConfig {
 /// Reads all of them. None at all is a problem.
 pub(super) fn read(top: &mut Section<'_, '_>) -> Vec<StoreConfig> {
     let sections = top.one_or_more("store");
-    if sections.is_empty() && !top.has("store") {
+    if top.has_none("store") {
         top.object(
             "store",
             "missing: say where the messages are, such as `[store]` with `url = \"sqlite:app.db\"`, or set DATABASE_URL",

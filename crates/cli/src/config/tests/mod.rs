@@ -128,6 +128,8 @@ fn values_that_contradict_each_other_are_refused() {
 #[test]
 fn a_file_that_is_no_toml_or_empty_is_refused() {
     assert!(problems("[store]\nurl = sqlite\n").starts_with("  p.toml:2: not TOML: "));
+    let told = problems("store = []\nroute = []\n");
+    assert!(told.contains("p.toml:1: `store` missing") && told.contains("p.toml:2: `route` missing"), "{told}");
     let told = problems("");
     assert!(told.contains("p.toml:1: `store` missing") && told.contains("p.toml:1: `route` missing"), "{told}");
 }
