@@ -58,6 +58,7 @@ mod debezium;
 mod dialect;
 mod quote;
 
+mod ahead;
 mod cursor;
 mod log;
 mod observe;

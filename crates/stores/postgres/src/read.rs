@@ -21,6 +21,7 @@ use postrider_core::{
 
 use crate::{
     PostgresStore, admin,
+    ahead::Ahead,
     cursor::{Identity, Position},
     db::Db,
     dialect::LEAVES,
@@ -28,8 +29,8 @@ use crate::{
     intern::Interner,
     planted::Plant,
     records::Gathered,
-    rounds::Rounds,
-    select::{Selection, plain_topics},
+    rounds::{Rounds, Window},
+    select::{Selection, plain_topics, takes_all},
     session::Session,
 };
 
@@ -56,6 +57,8 @@ pub(crate) struct Remembered {
     interner: Interner,
     /// What a record weighed on average in the last page that had one.
     average: Option<usize>,
+    /// The next page, if it has been asked for.
+    ahead: Option<Ahead>,
 }
 
 /// Reads on behind `after`. If the future is dropped, what was remembered of the lane is forgotten, and nothing else.
@@ -126,6 +129,7 @@ async fn load(
         raised_at: None,
         interner: Interner::default(),
         average: None,
+        ahead: None,
     })
 }
 
@@ -180,15 +184,16 @@ async fn raise(store: &PostgresStore, session: &Session, lane: &mut Remembered) 
 /// Fills the page. Returns whether another read would find more at once.
 async fn fill(
     store: &PostgresStore,
-    session: &Session,
+    session: &Arc<Session>,
     lease: &Lease,
     lane: &mut Remembered,
     gathered: &mut Gathered,
 ) -> Work<bool> {
-    let Remembered { rounds, interner, average, .. } = lane;
+    let Remembered { rounds, interner, average, ahead, .. } = lane;
     interner.tidy();
     let mut selection = Selection::new(&lease.reader, lease.lane.number, lease.lanes);
-    let topics = plain_topics(&lease.reader);
+    let topics = Arc::new(plain_topics(&lease.reader));
+    let takes_all = lease.lanes == 1 && takes_all(&lease.reader);
     let mut budget = Budget { pages: PAGES_MAX, rows: ROWS_MAX };
     let mut opened = false;
     // Ends when a round that was opened here is done, when nothing has ended since, or when page or budget are full.
@@ -214,8 +219,19 @@ async fn fill(
             // One more than fits, to know whether there is more.
             let rows = rows_to_ask_for(gathered, *average);
             let filter = rounds.filter().expect("in a round");
-            let limit = i64::try_from(rows).unwrap_or(i64::MAX);
-            let found = session.page(window, filter, &topics, limit).await?;
+            let answer = match ahead.take() {
+                Some(ahead) => ahead.answer(window, filter, rows).await,
+                None => None,
+            };
+            let found = match answer {
+                Some(found) => found?,
+                None => session.page(window, filter, &topics, rows).await?,
+            };
+            // A page that is full by number ends before the last row; what is behind is the next one.
+            if takes_all && gathered.is_empty() && found.len() == rows && rows == gathered.room() + 1 {
+                let window = Window { after: found[rows - 2].try_get(0)?, ..window };
+                *ahead = Ahead::ask(session, window, filter, &topics, rows).await;
+            }
             budget.spend(found.len());
             let is_whole = found.len() < rows;
             let mut at = window.after;

@@ -81,9 +81,15 @@ impl<'a> Selection<'a> {
 }
 
 /// The topics themselves, if none of the patterns is a wildcard: the database can leave out the rest.
-pub(crate) fn plain_topics(reader: &Reader) -> Option<Vec<&str>> {
+pub(crate) fn plain_topics(reader: &Reader) -> Option<Vec<String>> {
     let patterns = reader.topics.patterns().iter().map(postrider_core::topic::TopicPattern::as_str);
-    patterns.map(|pattern| (!pattern.contains('*')).then_some(pattern)).collect()
+    patterns.map(|pattern| (!pattern.contains('*')).then(|| pattern.to_owned())).collect()
+}
+
+/// Whether the only lane of a reader takes every row that the database returns.
+pub(crate) fn takes_all(reader: &Reader) -> bool {
+    let all = |pattern: &postrider_core::topic::TopicPattern| pattern.as_str() == "**";
+    reader.replay.is_none() && (reader.topics.patterns().iter().any(all) || plain_topics(reader).is_some())
 }
 
 pub(crate) fn passes(filter: &ReplayFilter, enqueued_at: Timestamp, key: Option<&[u8]>, name: &[u8]) -> bool {

@@ -291,10 +291,11 @@ impl Session {
         &self,
         window: Window,
         filter: Filter<'_>,
-        topics: &(dyn ToSql + Sync),
-        limit: i64,
+        topics: &Option<Vec<String>>,
+        rows: usize,
     ) -> Work<Vec<Row>> {
         let Window { leaf, after, end } = &window;
+        let limit = i64::try_from(rows).unwrap_or(i64::MAX);
         match filter {
             Filter::Between { base, target } => {
                 Ok(self.client.query(&self.read[*leaf], &[after, end, base, target, topics, &limit]).await?)

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::error::Work;
 
 /// How often the first one lets others go before it asks.
-const TURNS: usize = 3;
+const TURNS: usize = 16;
 
 /// A place where questions meet.
 pub(crate) struct Together<Q, A> {

@@ -14,7 +14,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider_core::Result;
@@ -28,14 +28,14 @@ use crate::{
 };
 
 /// At most one announcement in this time.
-const NOTIFY_EVERY: Duration = Duration::from_millis(2);
+const NOTIFY_EVERY: Duration = Duration::from_millis(1);
 
-/// Nor does one wait longer, however many commits there are.
+/// At most one in this time, when commits come one upon the other: a relay gains more from longer pages than from early ones
+/// then, and what it takes is taken from producers.
 const NOTIFY_EVERY_MAX: Duration = Duration::from_millis(10);
 
-/// What a commit that was announced adds to the wait for the next announcement. Up to 2500 commits a second the shortest wait
-/// holds; beyond that a relay gains more from longer pages than from early ones, and what it takes is taken from producers.
-const NOTIFY_PER_COMMIT: Duration = Duration::from_micros(400);
+/// Commits per second from which on announcements become rarer, and from which on they are as rare as they get.
+const BUSY: std::ops::Range<f64> = 2_500.0..4_000.0;
 
 /// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone: where a pooler
 /// stands between, the next one on the same connection may be somebody else's.
@@ -179,41 +179,59 @@ async fn announce(access: Access, channel: String, asked: Weak<Asked>) {
 async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>) -> Work<()> {
     let client = access.client().await?;
     let statement = client.prepare(NOTIFY).await?;
+    let (mut rate, mut announced_at) = (0.0, Instant::now());
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
         let waited = tokio::time::timeout(Duration::from_secs(5), asked.some.notified()).await;
         let commits = asked.commits.swap(0, Ordering::Relaxed);
         drop(asked);
+        let since = std::mem::replace(&mut announced_at, Instant::now()).elapsed();
+        rate = smoothed(rate, commits, since);
         if waited.is_ok() {
             client.execute(&statement, &[&channel]).await?;
-            tokio::time::sleep(pause_after(commits)).await;
+            tokio::time::sleep(pause_at(rate)).await;
         }
     }
     Ok(())
 }
 
-/// How long after announcing so many commits at once.
-fn pause_after(commits: u32) -> Duration {
-    NOTIFY_PER_COMMIT.saturating_mul(commits).clamp(NOTIFY_EVERY, NOTIFY_EVERY_MAX)
+/// Commits per second over the last tenth of a second or so.
+fn smoothed(rate: f64, commits: u32, since: Duration) -> f64 {
+    let seconds = since.as_secs_f64().max(1e-6);
+    let weight = (seconds / 0.1).min(1.0);
+    rate + weight * (f64::from(commits) / seconds - rate)
+}
+
+/// How long after an announcement, at so many commits per second.
+fn pause_at(rate: f64) -> Duration {
+    let share = ((rate - BUSY.start) / (BUSY.end - BUSY.start)).clamp(0.0, 1.0);
+    NOTIFY_EVERY + (NOTIFY_EVERY_MAX - NOTIFY_EVERY).mul_f64(share)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How the pause settles at a steady rate of commits.
-    fn settled_at(commits_per_second: u32) -> Duration {
-        let mut pause = NOTIFY_EVERY;
-        for _ in 0..100 {
-            pause = pause_after(u32::try_from(u128::from(commits_per_second) * pause.as_micros() / 1_000_000).unwrap());
+    /// The pause that a steady rate of commits settles at, if a sleep takes a millisecond longer than it should.
+    fn settled_at(commits_per_second: f64) -> Duration {
+        let (mut rate, mut pause) = (0.0, NOTIFY_EVERY);
+        for _ in 0..1000 {
+            let since = pause + Duration::from_millis(1);
+            rate = smoothed(rate, (commits_per_second * since.as_secs_f64()).round() as u32, since);
+            pause = pause_at(rate);
         }
         pause
     }
 
     #[test]
     fn few_commits_are_announced_soon_and_many_together() {
-        assert_eq!(settled_at(0), NOTIFY_EVERY);
-        assert_eq!(settled_at(2_000), NOTIFY_EVERY);
-        assert_eq!(settled_at(10_000), NOTIFY_EVERY_MAX);
+        assert_eq!(settled_at(10.0), NOTIFY_EVERY);
+        assert_eq!(settled_at(2_000.0), NOTIFY_EVERY);
+        assert_eq!(settled_at(10_000.0), NOTIFY_EVERY_MAX);
+    }
+
+    #[test]
+    fn a_burst_after_a_silence_is_announced_soon() {
+        assert_eq!(pause_at(smoothed(0.0, 50, Duration::from_secs(2))), NOTIFY_EVERY);
     }
 }
