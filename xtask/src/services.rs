@@ -4,6 +4,8 @@
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
 //! started nor stopped here. What was started is written to [`file()`], where the tests find it.
 
+mod machine;
+mod mariadb;
 mod postgres;
 mod promtool;
 
@@ -37,7 +39,7 @@ struct Started {
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] = &[postgres::SERVICE];
+const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {

@@ -52,6 +52,8 @@
 //! | `sqlx-postgres` | sqlx transactions for it |
 //! | `diesel`, `diesel-async` | diesel transactions for it, by `postgres::enlist::DieselTransaction` |
 //! | `sea-orm` | SeaORM transactions for it |
+//! | `mysql` | the store for MariaDB and MySQL, with mysql_async transactions |
+//! | `sqlx-mysql` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 //! | `http` | a transport that posts signed webhooks |
@@ -93,6 +95,12 @@ pub mod sqlite {
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use postrider_store_postgres::*;
+}
+
+/// The store for MariaDB and MySQL.
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    pub use postrider_store_mysql::*;
 }
 
 /// The transport that writes one JSON object per line.

@@ -5,14 +5,15 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::{Service, Started, install};
+use super::{
+    Service, Started, install,
+    machine::{free_port, is_root, own, password},
+};
 use crate::step::Step;
 
 pub(super) const SERVICE: Service = Service { name: "postgres", variable: "POSTRIDER_TEST_POSTGRES", up, down, is_up };
@@ -64,7 +65,7 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
     let password = password()?;
     let secret = dir.join("password");
     fs::write(&secret, &password)?;
-    own(&secret)?;
+    own(&secret, USER)?;
     let data = dir.join("data").display().to_string();
     let initdb = ["-D", &data, "-U", "postrider", "-A", "password", "--pwfile", &secret.display().to_string()]
         .map(str::to_owned);
@@ -127,39 +128,11 @@ fn server(programs: &Path, program: &str) -> Step {
     Step::new(program, path)
 }
 
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").stderr(Stdio::null()).output();
-    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
 /// A fresh directory that the server may write to.
 fn directory() -> Result<PathBuf> {
     let name = format!("postrider-postgres-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-    own(&dir)?;
+    own(&dir, USER)?;
     Ok(dir)
-}
-
-/// For the server and nobody else.
-fn own(path: &Path) -> Result<()> {
-    let path = path.display().to_string();
-    if is_root() {
-        Step::new("chown", "chown").args([USER.to_owned(), path.clone()]).run_aside()?;
-    }
-    Step::new("chmod", "chmod").args(["go=".to_owned(), path]).run_aside()
-}
-
-fn password() -> Result<String> {
-    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").context("draw a password")?;
-    Ok(uuid.trim().to_owned())
-}
-
-fn free_port() -> Result<u16> {
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map(|address| address.port());
-    match port {
-        Ok(port) => Ok(port),
-        Err(error) => bail!("there is no free loopback port: {error}"),
-    }
 }

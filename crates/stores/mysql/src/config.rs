@@ -1,0 +1,165 @@
+//! Options of the store, and how it is opened.
+
+use std::{fmt, sync::Arc};
+
+use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
+use postrider_core::{Error, ErrorKind, Result};
+
+use crate::{
+    Inner, MysqlStore,
+    db::Db,
+    dialect::{Mysql, PREFIX},
+    error::{Work, from_mysql},
+    migrations,
+    planted::Plant,
+    server::{self, Settings},
+    wake::Waker,
+};
+
+/// Connections of the pool unless told otherwise.
+const CONNECTIONS_MAX: usize = 8;
+
+/// Prepared statements that a connection keeps: all of ours.
+const STATEMENTS_KEPT: usize = 128;
+
+/// At READ COMMITTED a reader takes no locks between rows, so that no insert of a producer ever waits for it. Strict, so that
+/// nothing is cut to fit, whatever the server's default is.
+const SESSION: [&str; 2] = [
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+];
+
+/// Options of a store. Made by [`MysqlStore::builder`].
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    url: String,
+    prefix: String,
+    migrate: bool,
+    connections_max: usize,
+    plant: Plant,
+}
+
+impl Builder {
+    pub(crate) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            prefix: PREFIX.to_owned(),
+            migrate: true,
+            connections_max: CONNECTIONS_MAX,
+            plant: Plant::None,
+        }
+    }
+
+    /// What the names of all tables begin with. Default `postrider_`. Two prefixes are two stores in one database.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// Whether to bring the schema up to date when opening. Default yes. Without it, opening fails with
+    /// [`ErrorKind::Schema`] while the schema is missing or older; see [`migrations`].
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Connections for all that the store does. Default 8, at least 1. Too few, and lanes wait for each other.
+    pub fn connections_max(mut self, connections: usize) -> Self {
+        self.connections_max = connections.max(1);
+        self
+    }
+
+    /// Makes a mistake, for a test that must find it.
+    #[cfg(feature = "planted")]
+    pub fn plant(mut self, plant: Plant) -> Self {
+        self.plant = plant;
+        self
+    }
+
+    /// Whether the options can be right, as far as that shows without a server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`], naming what is wrong; never the URL, which may hold a password.
+    pub fn check(&self) -> Result<()> {
+        Mysql::with_prefix(&self.prefix)?;
+        options(&self.url).map(|_| ())
+    }
+
+    /// Opens the store. Dropping the future leaves the schema migrated, or to be migrated on by the next opening.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Schema`] if the schema is newer or was altered (or, without migration, missing or older),
+    /// [`ErrorKind::Unsupported`] if the server is too old or set so that it loses commits, [`ErrorKind::Unavailable`] if it
+    /// cannot be reached, [`ErrorKind::Denied`] if it refuses, [`ErrorKind::Invalid`] if an option is wrong.
+    pub async fn open(self) -> Result<MysqlStore> {
+        let dialect = Mysql::with_prefix(&self.prefix)?;
+        let constraints = PoolConstraints::new(1, self.connections_max)
+            .ok_or_else(|| Error::invalid("a store has at least one connection"))?;
+        // What a connection was told when it was made stays true: nobody else uses it.
+        let pool_options = PoolOpts::default().with_constraints(constraints).with_reset_connection(false);
+        let pool = Pool::new(options(&self.url)?.pool_opts(pool_options));
+        self.prepare(&pool, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
+        Ok(MysqlStore(Arc::new(Inner { pool, dialect, plant: self.plant, waker: Waker::new() })))
+    }
+
+    async fn prepare(&self, pool: &Pool, dialect: &Mysql) -> Work<()> {
+        let mut db = Db::alone(pool.get_conn().await?, dialect);
+        Settings::of(&mut db).await?.check()?;
+        if self.migrate {
+            migrations::apply(&mut db).await?;
+        } else {
+            migrations::check(&mut db).await?;
+        }
+        server::check_tables(&mut db).await
+    }
+}
+
+/// Parses a URL: `mysql://user:password@host:port/database`.
+pub(crate) fn options(url: &str) -> Result<OptsBuilder> {
+    // The client knows one spelling.
+    let url = url.strip_prefix("mariadb:").map_or_else(|| url.to_owned(), |rest| format!("mysql:{rest}"));
+    let options = Opts::from_url(&url).map_err(|error| {
+        Error::new(ErrorKind::Invalid, "this is no URL of a database: mysql://user:password@host:port/database")
+            .caused_by(error)
+    })?;
+    if options.db_name().is_none_or(str::is_empty) {
+        return Err(Error::invalid("the URL does not say which database; write it behind the host, as in mysql://host/shop"));
+    }
+    Ok(OptsBuilder::from_opts(options)
+        // A fence counts the rows that match, whether or not they change.
+        .client_found_rows(true)
+        .prefer_socket(false)
+        .stmt_cache_size(STATEMENTS_KEPT)
+        .setup(SESSION.to_vec()))
+}
+
+/// One connection with the settings of the store's own.
+pub(crate) async fn connect(url: &str, dialect: &Mysql) -> Result<Db> {
+    let connection = mysql_async::Conn::new(options(url)?).await.map_err(|error| from_mysql(error, "connect"))?;
+    Ok(Db::alone(connection, dialect))
+}
+
+/// Without the URL, which may hold a password.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("prefix", &self.prefix).field("migrate", &self.migrate).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_must_name_a_database_and_is_never_repeated() {
+        for good in ["mysql://u:secret@h:3306/shop", "mariadb://h/shop"] {
+            Builder::new(good).check().unwrap();
+        }
+        for bad in ["mysql://u:secret@h", "postgres://u:secret@h/shop", "u:secret"] {
+            let refused = Builder::new(bad).check().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid);
+            assert!(!refused.chain().contains("secret"), "{}", refused.chain());
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The schema, version by version.
+//!
+//! A migration is a numbered SQL text that never changes once it is released; its checksum is kept beside its number, so
+//! that a schema that somebody altered is noticed. DDL commits by itself here, so every statement is safe to repeat and a
+//! migration that was cut off begins again; two openers that race take turns by a named lock of the server. A database that
+//! is newer than this program is refused rather than guessed at.
+
+use std::{collections::HashMap, fmt};
+
+use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+
+use crate::{
+    config::connect,
+    db::{Db, get, values},
+    dialect::Mysql,
+    error::Work,
+    server::has_trigger,
+};
+
+/// Every migration, oldest first. Append only.
+const MIGRATIONS: [Migration; 1] =
+    [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+
+/// The version that this program works with.
+pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// How long to wait for somebody else who migrates, in seconds.
+const PATIENCE_SECONDS: i64 = 60;
+
+const LEDGER: &str = "\
+CREATE TABLE IF NOT EXISTS {p}migration (
+    version    INT UNSIGNED  NOT NULL PRIMARY KEY,
+    name       VARBINARY(64) NOT NULL,
+    checksum   VARBINARY(32) NOT NULL,
+    applied_at BIGINT        NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+) ENGINE = InnoDB;
+";
+
+const LEDGER_EXISTS: &str = "
+SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
+
+#[derive(Clone, Copy)]
+struct Migration {
+    version: u32,
+    name: &'static str,
+    template: &'static str,
+}
+
+impl Migration {
+    /// Of the text before the prefix is put in, so that it is the same for every prefix.
+    fn checksum(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.template.as_bytes()))
+    }
+
+    /// The statement that notes that it is applied.
+    fn note(&self) -> String {
+        let (version, name, checksum) = (self.version, self.name, self.checksum());
+        format!("INSERT INTO {{p}}migration (version, name, checksum) VALUES ({version}, '{name}', '{checksum}');")
+    }
+}
+
+/// The statements of a text: each ends with a semicolon at the end of a line.
+fn statements(text: &str) -> impl Iterator<Item = String> + '_ {
+    let code = |piece: &str| {
+        piece.lines().filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n").trim().to_owned()
+    };
+    text.split(";\n").map(code).filter(|statement| !statement.is_empty())
+}
+
+/// One migration, as it stands in one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its number.
+    pub version: u32,
+    /// What it is called.
+    pub name: String,
+    /// The checksum of its text.
+    pub checksum: String,
+    /// When it was applied, if it was.
+    pub applied_at: Option<Timestamp>,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04} {}: ", self.version, self.name)?;
+        match self.applied_at {
+            Some(at) => write!(f, "applied at {at}"),
+            None => f.write_str("pending"),
+        }
+    }
+}
+
+/// Every migration and whether it is applied.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what the server answers.
+pub async fn status(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
+    let mut db = connect(url, dialect).await?;
+    standings(&mut db).await.map_err(|fault| fault.into_error("look at the schema"))
+}
+
+/// The migrations that [`up`] would apply.
+///
+/// # Errors
+/// As [`status`].
+pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
+    Ok(status(url, dialect).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
+}
+
+/// Applies what is pending and returns it. If it is cut off, the next one goes on.
+///
+/// # Errors
+/// As [`status`].
+pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
+    let mut db = connect(url, dialect).await?;
+    apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
+}
+
+/// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database.
+#[must_use]
+pub fn sql(dialect: &Mysql) -> String {
+    let step = |migration: &Migration| {
+        let Migration { version, name, template } = migration;
+        format!("-- migration {version}: {name}\n{template}\n{}\n", migration.note())
+    };
+    let steps: Vec<String> = MIGRATIONS.iter().map(step).collect();
+    dialect.render(&format!("{LEDGER}\n{}", steps.join("\n")))
+}
+
+/// Applies what is pending, one opener at a time.
+pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
+    // Without the lock first: an opener of a finished schema must not wait for anybody.
+    if standings(db).await?.iter().all(|standing| standing.applied_at.is_some()) {
+        return Ok(Vec::new());
+    }
+    let lock = lock_name(db).await?;
+    let row = db.query_one("SELECT GET_LOCK(?, ?)", values![&*lock, PATIENCE_SECONDS]).await?;
+    if get::<Option<i64>>(&row, 0)? != Some(1) {
+        return Err(Error::new(ErrorKind::Unavailable, "somebody else has been migrating this store for long")
+            .with("seconds", PATIENCE_SECONDS)
+            .into());
+    }
+    let applied = apply_alone(db).await;
+    db.query("SELECT RELEASE_LOCK(?)", values![lock]).await?;
+    applied
+}
+
+/// The server takes 64 characters.
+async fn lock_name(db: &mut Db) -> Work<String> {
+    let database: String = get(&db.query_one("SELECT DATABASE()", Vec::new()).await?, 0)?;
+    let hash = xxhash_rust::xxh3::xxh3_64(format!("{database}\0{}", db.dialect.prefix()).as_bytes());
+    Ok(format!("postrider-migrate-{hash:016x}"))
+}
+
+async fn apply_alone(db: &mut Db) -> Work<Vec<Standing>> {
+    let pending: Vec<Standing> =
+        standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
+    for statement in statements(LEDGER) {
+        db.execute_text(&statement).await?;
+    }
+    for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
+        for statement in statements(migration.template) {
+            // A trigger cannot be created twice, and must never be dropped while somebody enqueues.
+            if !statement.starts_with("CREATE TRIGGER") || !has_trigger(db).await? {
+                db.execute_text(&statement).await?;
+            }
+        }
+        db.execute_text(migration.note().trim_end_matches(';')).await?;
+    }
+    Ok(pending)
+}
+
+/// For those who migrate by hand: refuses a schema that is not complete.
+pub(crate) async fn check(db: &mut Db) -> Work<()> {
+    let standings = standings(db).await?;
+    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
+    if applied == Some(LATEST) {
+        return Ok(());
+    }
+    let what = if applied.is_none() {
+        "the schema is missing; run the migrations, or let the store do it"
+    } else {
+        "the schema is older than this program; run the migrations, or let the store do it"
+    };
+    Err(Error::new(ErrorKind::Schema, what)
+        .with("prefix", db.dialect.prefix())
+        .with("version", applied.unwrap_or(0))
+        .with("needed", LATEST)
+        .into())
+}
+
+async fn standings(db: &mut Db) -> Work<Vec<Standing>> {
+    let table = db.dialect.render("{p}migration");
+    if db.query_opt(LEDGER_EXISTS, values![table]).await?.is_none() {
+        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
+    }
+    let mut applied: HashMap<u32, (String, Timestamp)> = HashMap::new();
+    for row in db.query("SELECT version, checksum, applied_at FROM {p}migration", Vec::new()).await? {
+        applied.insert(get(&row, 0)?, (get(&row, 1)?, Timestamp::from_micros(get(&row, 2)?)));
+    }
+    if let Some(version) = applied.keys().max().filter(|version| **version > LATEST) {
+        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
+            .with("version", version)
+            .with("supported", LATEST)
+            .into());
+    }
+    let mut standings = Vec::new();
+    for migration in &MIGRATIONS {
+        let row = applied.get(&migration.version);
+        if let Some((checksum, _)) = row
+            && *checksum != migration.checksum()
+        {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a migration was applied with another text; restore the database or the program that made it",
+            )
+            .with("version", migration.version)
+            .with("checksum", checksum)
+            .with("expected", migration.checksum())
+            .into());
+        }
+        standings.push(standing(migration, row.map(|(_, at)| *at)));
+    }
+    Ok(standings)
+}
+
+fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
+    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_texts_never_change() {
+        // A released migration is in databases out there. If this fails, write a new one instead.
+        let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
+        assert_eq!(checksums, ["CHECKSUM"]);
+        assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+    }
+
+    #[test]
+    fn a_text_is_cut_into_its_statements() {
+        let text = "-- why; and so on\nCREATE a (\n  b INT -- c\n);\n\n-- next\nINSERT d;\n";
+        assert_eq!(statements(text).collect::<Vec<_>>(), ["CREATE a (\n  b INT -- c\n)", "INSERT d"]);
+        let all = MIGRATIONS.iter().flat_map(|migration| statements(migration.template));
+        assert!(all.into_iter().all(|statement| statement.starts_with("CREATE ") || statement.starts_with("INSERT ")));
+    }
+}

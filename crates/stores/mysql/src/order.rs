@@ -1,0 +1,225 @@
+//! The order list: giving places in the log to what is committed.
+//!
+//! ```text
+//! enqueue:  log row  ──trigger──►  pending row (p, seq)          in the application's transaction
+//! order:    pending, by p  ──►  one `ordering` row a batch        in one transaction under the lock of the last place
+//! read:     ordering rows behind the cursor  ──►  log rows by primary key
+//! ```
+//!
+//! **Why it is commit-safe.** The trigger draws `p` as the row is really inserted. If A committed before B was enqueued, A's
+//! `p` is less, and a state of the database that shows B shows A. So the pick, one plain consistent read in the order of `p`,
+//! has both in the right order, or A was picked before. A row whose transaction is still open is not seen and not waited for;
+//! it is picked after its commit, however low its number is. One that is rolled back takes its pending row with it.
+//!
+//! **Who does it.** Whoever reads and finds nothing more, in any process. The row that holds the last place is locked first,
+//! so there is one at a time, and a transaction does all of it or nothing: no lease is needed and nobody can be stale.
+//!
+//! What must not be done here is in [`Plant`]: a locking read with SKIP LOCKED looks row by row and not at one state, a cursor
+//! over numbers passes over what commits late, and a delete by range takes what was not picked.
+
+use crate::{
+    MysqlStore,
+    db::{Db, bytes, get, list, values},
+    error::{Work, corrupt},
+    planted::Plant,
+};
+
+/// Messages of one batch at most. Fewer than MariaDB takes in an `IN (…)` before it makes a join of it.
+pub(crate) const BATCH_MAX: usize = 800;
+
+/// Batches that one look at the list returns at most.
+const LOOK_MAX: i64 = 64;
+
+/// Whether anything waits at all: the left end of the primary key, without a lock.
+const ANY: &str = "SELECT p FROM {p}pending ORDER BY p LIMIT 1";
+
+/// A plain consistent read by primary key, at READ COMMITTED: one state of the database, which waits for nobody.
+const PICK: &str = "SELECT p, seq, bytes FROM {p}pending ORDER BY p LIMIT ?";
+
+/// Slowed down, so that what it gets wrong on a large table shows on a small one.
+const PICK_SKIP_LOCKED: &str = "
+SELECT p, seq, bytes FROM {p}pending WHERE SLEEP(0.002) = 0 ORDER BY p LIMIT ? FOR UPDATE SKIP LOCKED";
+
+const PICK_BY_NUMBER: &str = "
+SELECT seq, seq, LENGTH(payload)
+  FROM {p}log
+ WHERE seq > (SELECT value FROM {p}counter WHERE name = 'planted')
+ ORDER BY seq
+ LIMIT ?";
+
+const WRITE: &str = "
+INSERT INTO {p}ordering (last, lo, hi, ordered_at, list)
+VALUES (?, ?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ?)";
+
+const BEHIND: &str = "SELECT last, list FROM {p}ordering WHERE last > ? ORDER BY last LIMIT ?";
+
+/// The batch in which a place may be is the first whose last place is not below it.
+const BEFORE: &str = "SELECT last, list FROM {p}ordering WHERE last < ? ORDER BY last DESC LIMIT ?";
+
+const AROUND: &str = "SELECT last, list FROM {p}ordering WHERE last >= ? ORDER BY last LIMIT 1";
+
+/// One message of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Its place in the log: 1, 2, 3, … without a gap.
+    pub(crate) place: i64,
+    /// The number of its row.
+    pub(crate) seq: i64,
+    /// Key, headers and payload together.
+    pub(crate) bytes: u32,
+}
+
+/// Gives places to what is committed, one batch. Returns how many messages have got theirs; zero: nothing waits.
+pub(crate) async fn order(store: &MysqlStore) -> Work<usize> {
+    if store.0.plant != Plant::IdCursor && store.alone().await?.query_opt(ANY, Vec::new()).await?.is_none() {
+        return Ok(0);
+    }
+    let mut db = store.begin().await?;
+    match order_batch(&mut db, store.0.plant).await {
+        Ok(count) => {
+            db.commit().await?;
+            Ok(count)
+        }
+        Err(fault) => {
+            db.roll_back().await;
+            Err(fault)
+        }
+    }
+}
+
+/// Until nothing waits, or `messages` have got their place.
+pub(crate) async fn order_all(store: &MysqlStore, messages: usize) -> Work<()> {
+    let mut ordered = 0;
+    while ordered < messages {
+        match order(store).await? {
+            0 => return Ok(()),
+            count => ordered += count,
+        }
+    }
+    Ok(())
+}
+
+async fn order_batch(db: &mut Db, plant: Plant) -> Work<usize> {
+    // First the lock, then the look: whoever had it before has committed and what they picked is gone.
+    let last = db.lock("place").await?;
+    let pick = match plant {
+        Plant::SkipLocked => PICK_SKIP_LOCKED,
+        Plant::IdCursor => PICK_BY_NUMBER,
+        Plant::None | Plant::RangeDelete => PICK,
+    };
+    let mut picked: Vec<(i64, i64, u32)> = Vec::new();
+    for row in db.query(pick, values![BATCH_MAX as u64]).await? {
+        picked.push((get(&row, 0)?, get(&row, 1)?, u32::try_from(get::<i64>(&row, 2)?).unwrap_or(u32::MAX)));
+    }
+    let (Some(lo), Some(hi)) =
+        (picked.iter().map(|(_, seq, _)| *seq).min(), picked.iter().map(|(_, seq, _)| *seq).max())
+    else {
+        return Ok(0);
+    };
+    let count = i64::try_from(picked.len()).expect("a batch is short");
+    let sizes: Vec<(i64, u32)> = picked.iter().map(|(_, seq, bytes)| (*seq, *bytes)).collect();
+    db.execute(WRITE, values![last + count, lo, hi, encode(&sizes)]).await?;
+    match plant {
+        Plant::IdCursor => {
+            db.execute("UPDATE {p}counter SET value = ? WHERE name = 'planted'", values![hi]).await?;
+        }
+        _ => remove(db, &picked, plant).await?,
+    }
+    db.draw("place", count).await?;
+    Ok(picked.len())
+}
+
+/// Exactly what was picked, row by row through the primary key: a scan, or a range that ends beside a row of an open
+/// transaction, would wait for that transaction.
+async fn remove(db: &mut Db, picked: &[(i64, i64, u32)], plant: Plant) -> Work<()> {
+    if plant == Plant::RangeDelete {
+        let (first, last) = (picked[0].0, picked[picked.len() - 1].0);
+        db.execute("DELETE FROM {p}pending WHERE p BETWEEN ? AND ?", values![first, last]).await?;
+        return Ok(());
+    }
+    let numbers = list(picked.iter().map(|(p, _, _)| *p));
+    let sql = format!("DELETE q FROM {{p}}pending AS q FORCE INDEX (PRIMARY) WHERE q.p IN ({numbers})");
+    if db.execute_text(&sql).await? != picked.len() as u64 {
+        // Somebody else has ordered them although we have the lock: better nothing than twice.
+        return Err(corrupt("what was picked for the order list is not there any more").into());
+    }
+    Ok(())
+}
+
+/// Entries behind a place, up to and including `until`, in order: those of a bounded number of batches.
+pub(crate) async fn behind(db: &mut Db, place: i64, until: i64) -> Work<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for row in db.query(BEHIND, values![place, LOOK_MAX]).await? {
+        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
+        entries.extend(batch.into_iter().filter(|entry| entry.place > place && entry.place <= until));
+    }
+    Ok(entries)
+}
+
+/// Entries before a place, the newest first: those of a bounded number of batches.
+pub(crate) async fn before(db: &mut Db, place: i64) -> Work<Vec<Entry>> {
+    let mut rows = db.query(AROUND, values![place]).await?;
+    rows.extend(db.query(BEFORE, values![place, LOOK_MAX]).await?);
+    let mut entries = Vec::new();
+    for row in rows {
+        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
+        entries.extend(batch.into_iter().rev().filter(|entry| entry.place < place));
+    }
+    Ok(entries)
+}
+
+/// The place of a row, if it has one: a pass over the list, which is a thousandth of the log.
+pub(crate) async fn place_of(db: &mut Db, seq: i64) -> Work<Option<i64>> {
+    let rows = db.query("SELECT last, list FROM {p}ordering WHERE lo <= ? AND hi >= ?", values![seq, seq]).await?;
+    for row in rows {
+        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
+        if let Some(entry) = batch.iter().find(|entry| entry.seq == seq) {
+            return Ok(Some(entry.place));
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of one entry.
+const ENTRY_BYTES: usize = 12;
+
+fn encode(entries: &[(i64, u32)]) -> Vec<u8> {
+    let mut list = Vec::with_capacity(entries.len() * ENTRY_BYTES);
+    for (seq, bytes) in entries {
+        list.extend_from_slice(&seq.to_be_bytes());
+        list.extend_from_slice(&bytes.to_be_bytes());
+    }
+    list
+}
+
+/// The entries of a batch whose last place is `last`.
+pub(crate) fn decode(last: i64, list: &[u8]) -> Work<Vec<Entry>> {
+    if list.is_empty() || list.len() % ENTRY_BYTES != 0 {
+        return Err(corrupt("a batch of the order list is not what was written").into());
+    }
+    let first = last - i64::try_from(list.len() / ENTRY_BYTES).expect("a list is short") + 1;
+    let entry = |(entry, place): (&[u8], i64)| Entry {
+        place,
+        seq: i64::from_be_bytes(entry[..8].try_into().expect("eight bytes")),
+        bytes: u32::from_be_bytes(entry[8..].try_into().expect("four bytes")),
+    };
+    Ok(list.chunks_exact(ENTRY_BYTES).zip(first..).map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_survives_and_its_places_have_no_gap() {
+        let entries = decode(12, &encode(&[(7, 100), (5, 0), (i64::MAX, u32::MAX)])).unwrap();
+        let expected = [(10, 7, 100), (11, 5, 0), (12, i64::MAX, u32::MAX)];
+        assert_eq!(entries, expected.map(|(place, seq, bytes)| Entry { place, seq, bytes }));
+    }
+
+    #[test]
+    fn a_broken_list_is_refused() {
+        assert!(decode(1, b"short").is_err());
+        assert!(decode(1, b"").is_err());
+    }
+}

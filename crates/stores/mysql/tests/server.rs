@@ -1,0 +1,227 @@
+//! What depends on the server: plain SQL from another program, migrations that race or are cut off, settings and tables that
+//! are refused, transactions that the server has ended, and the counter-examples that the order list was made for.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{process::Command, time::Duration};
+
+use mysql_async::{TxOpts, prelude::Queryable};
+use postrider_core::{
+    ErrorKind,
+    admin::StoreAdmin,
+    enlist::Enlist,
+    envelope::Envelope,
+    lease::LaneId,
+    log::{Log, Retention, Settlement},
+};
+use postrider_store_mysql::{Mysql, migrations};
+use support::{Place, Tables, batch, builder, connect, node, spec, url};
+
+/// Runs SQL with the server's own client, as a service in any language would.
+fn client(sql: &str) {
+    let options = mysql_async::Opts::from_url(&url()).unwrap();
+    let output = Command::new("mariadb")
+        .args(["--host", options.ip_or_hostname(), "--port", &options.tcp_port().to_string()])
+        .args(["--user", options.user().unwrap(), "--execute", sql, options.db_name().unwrap()])
+        .env("MYSQL_PWD", options.pass().unwrap_or_default())
+        .output()
+        .expect("the program `mariadb` runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn names(envelopes: &[Envelope]) -> Vec<&str> {
+    envelopes.iter().map(|envelope| &*envelope.name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_sql_enqueues() {
+    let place = Place::new().await;
+    let log = format!("{}log", place.prefix());
+    client(&format!(
+        "BEGIN; INSERT INTO {log} (topic, name, `key`, payload) VALUES ('orders', 'one', 'größe', '{{}}'), \
+         ('orders', 'two', NULL, 'x'); COMMIT; \
+         BEGIN; INSERT INTO {log} (topic, name, payload) VALUES ('orders', 'never', ''); ROLLBACK; \
+         INSERT INTO {log} (topic, name, payload) SELECT 'orders', 'three', ''"
+    ));
+    let delivered = place.delivered().await;
+    assert_eq!(names(&delivered), ["one", "two", "three"]);
+    assert_eq!(delivered[0].key.as_ref().unwrap().as_str(), "größe");
+    assert_eq!(&delivered[0].payload[..], b"{}");
+    assert_ne!(delivered[0].id, delivered[1].id, "an id is made for whoever gives none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn openers_that_race_migrate_once() {
+    let tables = Tables::fresh();
+    let opening = (0..6).map(|_| tokio::spawn(builder(tables.prefix()).open()));
+    for opened in opening.collect::<Vec<_>>() {
+        opened.await.unwrap().unwrap();
+    }
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let status = migrations::status(&url(), &dialect).await.unwrap();
+    assert!(status.iter().all(|standing| standing.applied_at.is_some()));
+    assert_eq!(migrations::plan(&url(), &dialect).await.unwrap(), []);
+    assert_eq!(migrations::up(&url(), &dialect).await.unwrap(), []);
+}
+
+/// Cut off behind each statement in turn: whatever was there, the next opening goes on, and no message is forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_was_cut_off_goes_on() {
+    let script = |prefix: &str| migrations::sql(&Mysql::with_prefix(prefix).unwrap());
+    let statements = script("x_").split(";\n").filter(|text| text.contains(' ')).count();
+    for done in (0..statements).step_by(2) {
+        let tables = Tables::fresh();
+        let mut connection = connect().await;
+        for statement in script(tables.prefix()).split(";\n").take(done) {
+            connection.query_drop(statement).await.unwrap();
+        }
+        let log = format!("{}log", tables.prefix());
+        // Somebody enqueues before the schema is complete.
+        let early = connection.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'early', '')")).await;
+        let store = builder(tables.prefix()).open().await.unwrap();
+        let records = store.overview().await.unwrap().records;
+        assert_eq!(records, u64::from(early.is_ok()), "behind {done} statements");
+        let mut rows: Vec<u64> =
+            connection.query(format!("SELECT COUNT(*) FROM {}ordering", tables.prefix())).await.unwrap();
+        assert_eq!(rows.pop(), Some(records), "behind {done} statements: what was enqueued early has its place");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_is_missing_newer_or_altered_is_refused() {
+    let tables = Tables::fresh();
+    let refused = builder(tables.prefix()).migrate(false).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
+    builder(tables.prefix()).open().await.unwrap();
+    builder(tables.prefix()).migrate(false).open().await.unwrap();
+    let mut connection = connect().await;
+    let migration = format!("{}migration", tables.prefix());
+    for (change, back) in [("version = version + 1", "version = version - 1"), ("checksum = 'other'", "")] {
+        connection.query_drop(format!("UPDATE {migration} SET {change}")).await.unwrap();
+        let refused = builder(tables.prefix()).open().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
+        if !back.is_empty() {
+            connection.query_drop(format!("UPDATE {migration} SET {back}")).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_cannot_roll_back_and_a_missing_trigger_are_refused() {
+    let tables = Tables::fresh();
+    builder(tables.prefix()).open().await.unwrap();
+    let mut connection = connect().await;
+    let log = format!("{}log", tables.prefix());
+    connection.query_drop(format!("ALTER TABLE {log} ENGINE = MyISAM")).await.unwrap();
+    let refused = builder(tables.prefix()).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("InnoDB") && refused.to_string().contains(&log), "{refused}");
+    connection.query_drop(format!("ALTER TABLE {log} ENGINE = InnoDB")).await.unwrap();
+    connection.query_drop(format!("DROP TRIGGER {log}_pending")).await.unwrap();
+    let refused = builder(tables.prefix()).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema);
+    assert!(refused.to_string().contains("trigger"), "{refused}");
+}
+
+/// After a deadlock the server has rolled the transaction back, and an insert would commit alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_has_ended_is_refused() {
+    let place = Place::new().await;
+    let dialect = place.store().dialect();
+    let mut connection = connect().await;
+    for end in ["ROLLBACK", "COMMIT"] {
+        let mut transaction = connection.start_transaction(TxOpts::default()).await.unwrap();
+        transaction.query_drop(end).await.unwrap();
+        let refused = transaction.append(&dialect, batch(vec![Envelope::new("t", "n", "")])).await.unwrap_err();
+        assert!(refused.to_string().contains("already ended"), "{refused}");
+        transaction.rollback().await.unwrap();
+    }
+    let mut transaction = connection.start_transaction(TxOpts::default()).await.unwrap();
+    transaction.query_drop("SELECT nonsense").await.unwrap_err();
+    // An error that ends nothing refuses nothing.
+    transaction.append(&dialect, batch(vec![Envelope::new("t", "kept", "")])).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(names(&place.delivered().await), ["kept"]);
+}
+
+/// Ten thousand in one transaction, at every isolation level, beside a transaction that stays open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn producers_at_every_isolation_level_wait_for_nobody() {
+    let place = Place::new().await;
+    let dialect = place.store().dialect();
+    let levels = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+    let mut open = Vec::new();
+    for level in levels {
+        let mut connection = connect().await;
+        connection.query_drop(format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
+        // A lock that would be waited for is an error at once.
+        connection.query_drop("SET SESSION innodb_lock_wait_timeout = 0").await.unwrap();
+        connection.query_drop("BEGIN").await.unwrap();
+        let insert = format!("INSERT INTO {}log (topic, name, payload) VALUES ('t', ?, '')", place.prefix());
+        connection.exec_drop(&insert, (level,)).await.unwrap();
+        open.push((level, connection, insert));
+    }
+    let mut connection = connect().await;
+    let mut transaction = connection.start_transaction(TxOpts::default()).await.unwrap();
+    let many: Vec<Envelope> = (0..10_000).map(|_| Envelope::new("t", "many", "")).collect();
+    transaction.append(&dialect, batch(many.clone())).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert!(place.delivered().await == many, "what is committed is read, whoever else is still open");
+    let mut expected: Vec<String> = Vec::new();
+    for (level, mut connection, insert) in open {
+        // The table was emptied beside its row meanwhile, and it goes on inserting.
+        connection.exec_drop(&insert, (level,)).await.unwrap();
+        connection.query_drop("COMMIT").await.unwrap();
+        expected.extend([level.to_owned(), level.to_owned()]);
+        assert_eq!(names(&place.delivered().await)[10_000..], expected);
+    }
+}
+
+/// A number is drawn before the row exists: who takes a hole for a rolled-back message loses it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_waits_for_a_transaction_that_is_still_open() {
+    let place = Place::new().await;
+    let store = place.store();
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    store.register(&node, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
+    let log = format!("{}log", place.prefix());
+    let (mut slow, mut fast) = (connect().await, connect().await);
+    slow.query_drop("BEGIN").await.unwrap();
+    slow.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'slow', '')")).await.unwrap();
+    fast.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'fast', '')")).await.unwrap();
+    let read = async |number| {
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        let limit = postrider_core::log::PageLimit { records: 10, bytes: 1 << 20 };
+        let page = store.read(&lease, &cursor, limit).await.unwrap();
+        let settlement = Settlement { number, advance: Some(page.end.clone()), ..Settlement::default() };
+        store.settle(&lease, &settlement).await.unwrap();
+        page.records.iter().map(|record| record.envelope.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(read(1).await, ["fast"]);
+    assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1, "it need not wait for the open one");
+    slow.query_drop("COMMIT").await.unwrap();
+    assert_eq!(read(2).await, ["slow"], "a low number that commits late is read, also behind a purge");
+    assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1);
+    assert_eq!(store.overview().await.unwrap().records, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doctor_finds_a_transaction_that_is_open_for_long() {
+    let place = Place::new().await;
+    let mut connection = connect().await;
+    connection.query_drop("BEGIN").await.unwrap();
+    connection
+        .query_drop(format!("INSERT INTO {}log (topic, name, payload) VALUES ('t', 'n', '')", place.prefix()))
+        .await
+        .unwrap();
+    let thresholds =
+        postrider_core::doctor::Thresholds { transaction_age: Duration::from_secs(1), ..Default::default() };
+    let subject = format!("connection {}", connection.id());
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !place.store().doctor(thresholds).await.unwrap().iter().any(|finding| finding.subject == subject) {
+        assert!(std::time::Instant::now() < deadline, "an open transaction is found once it is old");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,138 @@
+//! The relays: they take the lane, read and settle for a while, and drop everything; they sleep through their leases and go
+//! on as if nothing had been; and their connections are killed under them.
+
+use std::{sync::atomic::Ordering, time::{Duration, Instant}};
+
+use mysql_async::prelude::Queryable;
+use postrider_core::{
+    lease::{LaneId, Node},
+    log::{Log, PageLimit, Retention, Settlement},
+};
+use postrider_store_mysql::MysqlStore;
+use postrider_testkit::random::Random;
+
+use crate::{
+    support::{connect, node, spec},
+    world::World,
+};
+
+/// Records of a page: an owner takes one of these.
+const PAGES: [u32; 3] = [7, 37, 1_000];
+
+const LEASE: Duration = Duration::from_millis(500);
+
+/// Takes the lane again and again. Ends when all is written and read.
+pub(crate) async fn run(world: World, seed: u64) {
+    let mut random = Random::new(seed);
+    let store = world.store().await;
+    let lane = LaneId { route: "r".into(), number: 0 };
+    loop {
+        let node = node("r", LEASE);
+        // A connection may have been killed; then once more.
+        if store.register(&node, &[spec("r")]).await.is_err() {
+            continue;
+        }
+        let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
+        if own(&world, &store, &lane, &node, limit, &mut random).await == Some(true) {
+            return;
+        }
+        let _ = store.retire(node.id).await;
+        if world.is_read() {
+            return;
+        }
+    }
+}
+
+/// Whether everything is read. `None`: the lane was not to be had.
+async fn own(
+    world: &World,
+    store: &MysqlStore,
+    lane: &LaneId,
+    node: &Node,
+    limit: PageLimit,
+    random: &mut Random,
+) -> Option<bool> {
+    let Ok(Some(lease)) = store.acquire(lane, node).await else {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        return None;
+    };
+    world.takes.fetch_add(1, Ordering::SeqCst);
+    let mut cursor = store.resume(&lease).await.ok()?.cursor;
+    let (mut number, mut beaten) = (0, Instant::now());
+    for _ in 0..20 + random.below(200) {
+        if beaten.elapsed() > LEASE / 4 {
+            store.heartbeat(node).await.ok()?;
+            beaten = Instant::now();
+        }
+        let all_written = world.is_written();
+        let page = match store.read(&lease, &cursor, limit).await {
+            Ok(page) => page,
+            Err(error) if error.is_transient() => return Some(false),
+            Err(error) => panic!("{error:?}"),
+        };
+        world.arrive(page.records.iter().map(|record| record.envelope.id));
+        if random.chance(5) {
+            // Longer than the lease, and then on as if nothing had been.
+            tokio::time::sleep(LEASE * 3 / 2).await;
+        }
+        // Now and then only a part of the page counts as published; the rest comes again.
+        let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
+        let advance = if random.chance(50) { (page.marks)(part) } else { page.end.clone() };
+        if advance != page.end || random.chance(300) {
+            number += 1;
+            let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
+            match store.settle(&lease, &settlement).await {
+                Ok(()) if advance == page.end => {}
+                Err(error) if error.is_fenced() => {
+                    world.fenced.fetch_add(1, Ordering::SeqCst);
+                    return Some(false);
+                }
+                Ok(()) => return Some(false),
+                Err(error) if error.is_transient() => return Some(false),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        cursor = page.end;
+        if page.records.is_empty() {
+            if all_written && !page.more {
+                return Some(true);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if random.chance(10) {
+            kill(world).await;
+        }
+    }
+    Some(false)
+}
+
+/// Kills whoever is at work on the order list, in the middle of it: the sequencer of either relay.
+async fn kill(world: &World) {
+    let mut connection = connect().await;
+    let sql = format!(
+        "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND info LIKE '%{}%' AND info NOT LIKE \
+         '%log %' AND info LIKE '%ord%'",
+        world.prefix()
+    );
+    let found: Vec<u64> = connection.query(sql).await.unwrap();
+    for id in found {
+        // It may have gone by itself.
+        if connection.query_drop(format!("KILL {id}")).await.is_ok() {
+            world.killed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    connection.disconnect().await.unwrap();
+}
+
+/// Removes what is delivered as soon as it may be.
+pub(crate) async fn purge(world: World) {
+    let store = world.store().await;
+    // Ends when everything is read.
+    while !world.is_read() {
+        // A connection may have been killed; then another time.
+        if let Ok(purged) = store.purge(Retention { keep: Some(Duration::ZERO) }).await {
+            world.purged.fetch_add(purged, Ordering::SeqCst);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

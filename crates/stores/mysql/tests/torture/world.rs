@@ -1,0 +1,133 @@
+//! What writers and relays share: the tables, the producers' own log, and what arrived.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mysql_async::{Transaction, prelude::Queryable};
+use postrider_core::envelope::MessageId;
+use postrider_store_mysql::{Mysql, MysqlStore, planted::Plant};
+use postrider_testkit::checker::{Enqueued, Verdict, check};
+
+use crate::support::{Place, builder, connect};
+
+/// Writers at the same time.
+pub(crate) const WRITERS: u64 = 12;
+
+/// Keys that they share: the fewer, the more often one waits for another.
+pub(crate) const KEYS: u64 = 30;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct World(Arc<Inner>);
+
+pub(crate) struct Inner {
+    place: Place,
+    pub(crate) plant: Plant,
+    pub(crate) time: Duration,
+    pub(crate) dialect: Mysql,
+    written: AtomicBool,
+    read: AtomicBool,
+    enqueued: Mutex<Vec<Enqueued>>,
+    arrivals: Mutex<Vec<MessageId>>,
+    pub(crate) takes: AtomicU64,
+    pub(crate) fenced: AtomicU64,
+    pub(crate) killed: AtomicU64,
+    pub(crate) purged: AtomicU64,
+}
+
+impl std::ops::Deref for World {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl World {
+    pub(crate) async fn new(plant: Plant, time: Duration) -> Self {
+        let place = Place::new().await;
+        let keys = format!("{}keys", place.prefix());
+        let mut connection = connect().await;
+        let sql = format!("CREATE TABLE {keys} (k BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB");
+        connection.query_drop(sql).await.unwrap();
+        let rows: Vec<String> = (0..KEYS).map(|key| format!("({key}, 0)")).collect();
+        connection.query_drop(format!("INSERT INTO {keys} VALUES {}", rows.join(", "))).await.unwrap();
+        let dialect = place.store().dialect();
+        Self(Arc::new(Inner {
+            place,
+            plant,
+            time,
+            dialect,
+            written: AtomicBool::new(false),
+            read: AtomicBool::new(false),
+            enqueued: Mutex::default(),
+            arrivals: Mutex::default(),
+            takes: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            killed: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Inner {
+    /// One more process, so to speak, with connections of its own.
+    pub(crate) async fn store(&self) -> MysqlStore {
+        builder(self.place.prefix()).migrate(false).plant(self.plant).open().await.unwrap()
+    }
+
+    /// Takes the lock that orders the key, and its next version with it.
+    pub(crate) async fn lock(&self, transaction: &mut Transaction<'_>, key: u64) -> u64 {
+        let keys = format!("{}keys", self.place.prefix());
+        transaction.exec_drop(format!("UPDATE {keys} SET version = version + 1 WHERE k = ?"), (key,)).await.unwrap();
+        let version: Option<u64> =
+            transaction.exec_first(format!("SELECT version FROM {keys} WHERE k = ? FOR UPDATE"), (key,)).await.unwrap();
+        version.unwrap()
+    }
+
+    /// The producers' own log: what became of a transaction's messages.
+    pub(crate) fn note(&self, messages: Vec<Enqueued>, committed: bool) {
+        let noted =
+            messages.into_iter().map(|message| Enqueued { committed: committed && message.committed, ..message });
+        self.enqueued.lock().unwrap().extend(noted);
+    }
+
+    pub(crate) fn arrive(&self, ids: impl Iterator<Item = MessageId>) {
+        self.arrivals.lock().unwrap().extend(ids);
+    }
+
+    pub(crate) fn all_is_written(&self) {
+        self.written.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn all_is_read(&self) {
+        self.read.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.read.load(Ordering::SeqCst)
+    }
+
+    /// Takes of the lane, answers of `Fenced`, connections that were killed, messages that were purged.
+    pub(crate) fn counts(&self) -> (u64, u64, u64, u64) {
+        let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        (of(&self.takes), of(&self.fenced), of(&self.killed), of(&self.purged))
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        check(&self.enqueued.lock().unwrap(), &self.arrivals.lock().unwrap())
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        self.place.prefix()
+    }
+}

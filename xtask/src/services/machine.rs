@@ -1,0 +1,43 @@
+//! What starting a server takes from the machine: whose user it runs as, its files, a password and a port.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step::Step;
+
+/// Servers refuse to run as root.
+pub(super) fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").stderr(Stdio::null()).output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// Gives a file to the server's user, and to nobody else.
+pub(super) fn own(path: &Path, user: &str) -> Result<()> {
+    let path = path.display().to_string();
+    if is_root() {
+        Step::new("chown", "chown").args([user.to_owned(), path.clone()]).run_aside()?;
+    }
+    Step::new("chmod", "chmod").args(["go=".to_owned(), path]).run_aside()
+}
+
+/// One that nobody can guess.
+pub(super) fn password() -> Result<String> {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").context("draw a password")?;
+    Ok(uuid.trim().to_owned())
+}
+
+/// A port that is free just now.
+pub(super) fn free_port() -> Result<u16> {
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map(|address| address.port());
+    match port {
+        Ok(port) => Ok(port),
+        Err(error) => bail!("there is no free loopback port: {error}"),
+    }
+}
