@@ -61,8 +61,11 @@ fn up() -> Result<Started> {
     );
     fs::write(&first, sql)?;
     own(&first, USER)?;
-    let install_db =
-        [format!("--datadir={}", data.display()), "--skip-test-db".to_owned(), "--auth-root-authentication-method=socket".to_owned()];
+    let install_db = [
+        format!("--datadir={}", data.display()),
+        "--skip-test-db".to_owned(),
+        "--auth-root-authentication-method=socket".to_owned(),
+    ];
     server("mariadb-install-db").args(["--no-defaults".to_owned()]).args(install_db).output()?;
     let mut arguments = vec!["--no-defaults".to_owned()];
     arguments.extend(SETTINGS.map(str::to_owned));

@@ -124,9 +124,15 @@ pub(crate) fn options(url: &str) -> Result<OptsBuilder> {
             .caused_by(error)
     })?;
     if options.db_name().is_none_or(str::is_empty) {
-        return Err(Error::invalid("the URL does not say which database; write it behind the host, as in mysql://host/shop"));
+        return Err(Error::invalid(
+            "the URL does not say which database; write it behind the host, as in mysql://host/shop",
+        ));
     }
-    Ok(OptsBuilder::from_opts(options)
+    let far = !is_this_machine(options.ip_or_hostname()) && options.socket().is_none();
+    let undecided = far && options.ssl_opts().is_none() && !url.contains("require_ssl=");
+    let builder = OptsBuilder::from_opts(options);
+    let builder = if undecided { encrypted(builder)? } else { builder };
+    Ok(builder
         // A fence counts the rows that match, whether or not they change.
         .client_found_rows(true)
         .prefer_socket(false)
@@ -134,10 +140,30 @@ pub(crate) fn options(url: &str) -> Result<OptsBuilder> {
         .setup(SESSION.to_vec()))
 }
 
-/// One connection with the settings of the store's own.
-pub(crate) async fn connect(url: &str, dialect: &Mysql) -> Result<Db> {
-    let connection = mysql_async::Conn::new(options(url)?).await.map_err(|error| from_mysql(error, "connect"))?;
-    Ok(Db::alone(connection, dialect))
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// A host that is not this machine is spoken to in clear text only if the URL says so: `require_ssl=false`.
+#[cfg(feature = "tls")]
+fn encrypted(builder: OptsBuilder) -> Result<OptsBuilder> {
+    Ok(builder.ssl_opts(mysql_async::SslOpts::default()))
+}
+
+#[cfg(not(feature = "tls"))]
+fn encrypted(_: OptsBuilder) -> Result<OptsBuilder> {
+    Err(Error::invalid(
+        "a server on another machine needs TLS: build with the feature `tls`, or write require_ssl=false",
+    ))
+}
+
+/// One connection to a database, as the store itself makes them: for an application that has none.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] if this is no URL of a database, otherwise what the server answers; never the URL.
+pub async fn connect(url: &str) -> Result<mysql_async::Conn> {
+    mysql_async::Conn::new(options(url)?).await.map_err(|error| from_mysql(error, "connect"))
 }
 
 /// Without the URL, which may hold a password.
@@ -150,6 +176,15 @@ impl fmt::Debug for Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(feature = "tls")]
+    fn a_far_host_needs_tls_unless_the_url_says_no() {
+        let encrypted = |url| Opts::from(options(url).unwrap()).ssl_opts().is_some();
+        assert!(encrypted("mysql://db.example/shop") && encrypted("mysql://10.0.0.1/shop?require_ssl=true"));
+        assert!(!encrypted("mysql://db.example/shop?require_ssl=false"));
+        assert!(!encrypted("mysql://127.0.0.1/shop") && !encrypted("mysql://localhost/shop"));
+    }
 
     #[test]
     fn a_url_must_name_a_database_and_is_never_repeated() {

@@ -10,9 +10,10 @@ pub(crate) fn encode(place: i64) -> Cursor {
 
 /// The inverse of [`encode`].
 pub(crate) fn decode(cursor: &Cursor) -> Result<i64> {
-    let bytes: [u8; 8] = cursor.0.as_ref().try_into().map_err(|_| {
-        Error::invalid("not a cursor of the MySQL store: it has 8 bytes").with("bytes", cursor.0.len())
-    })?;
+    let bytes: [u8; 8] =
+        cursor.0.as_ref().try_into().map_err(|_| {
+            Error::invalid("not a cursor of the MySQL store: it has 8 bytes").with("bytes", cursor.0.len())
+        })?;
     Ok(i64::from_be_bytes(bytes))
 }
 

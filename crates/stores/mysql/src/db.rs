@@ -1,6 +1,9 @@
 //! A connection of the pool at work: one transaction, or statements that are transactions of their own.
 
-use mysql_async::{Conn, Params, Row, Transaction, Value, prelude::{FromValue, Queryable}};
+use mysql_async::{
+    Conn, Params, Row, Transaction, Value,
+    prelude::{FromValue, Queryable},
+};
 use postrider_core::time::Timestamp;
 
 use crate::{
@@ -11,7 +14,7 @@ use crate::{
 /// The server's clock in UTC, as microseconds since 1970, when the statement began.
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// Rows behind one another, separated by what a list of SQL wants.
+/// What a statement binds, in the order of its question marks.
 macro_rules! values {
     ($($value:expr),* $(,)?) => {
         vec![$(mysql_async::Value::from($value)),*]
@@ -108,6 +111,20 @@ impl Db {
                 transaction.affected_rows()
             }
         })
+    }
+
+    /// Deletes rows by their primary key, each by a look-up of its own, and answers how many there were. The server may take an
+    /// `IN (…)` or a range for a reason to scan the table, also when told which index to use, and a scan waits for the rows of
+    /// open transactions. A join that begins with the list cannot.
+    pub(crate) async fn delete(&mut self, table: &str, key: &str, numbers: impl IntoIterator<Item = i64>) -> Work<u64> {
+        let sql = format!(
+            "DELETE gone
+               FROM JSON_TABLE(?, '$[*]' COLUMNS (number BIGINT PATH '$')) AS list
+              STRAIGHT_JOIN {{p}}{table} AS gone FORCE INDEX (PRIMARY)
+              WHERE gone.{key} = list.number"
+        );
+        let numbers = format!("[{}]", list(numbers));
+        self.execute(&sql, values![numbers]).await
     }
 
     /// The instant by the database's clock. The one door through which time enters this crate. Ask it behind the locks.

@@ -74,7 +74,7 @@ use mysql_async::{Pool, TxOpts};
 use postrider_core::{BoxFuture, Error, ErrorKind, Result};
 
 pub use crate::{
-    config::Builder,
+    config::{Builder, connect},
     dialect::{Mysql, PREFIX, PREFIX_BYTES_MAX},
     error::error,
     wake::Waker,

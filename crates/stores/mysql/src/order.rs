@@ -19,7 +19,7 @@
 
 use crate::{
     MysqlStore,
-    db::{Db, bytes, get, list, values},
+    db::{Db, bytes, get, values},
     error::{Work, corrupt},
     planted::Plant,
 };
@@ -129,17 +129,14 @@ async fn order_batch(db: &mut Db, plant: Plant) -> Work<usize> {
     Ok(picked.len())
 }
 
-/// Exactly what was picked, row by row through the primary key: a scan, or a range that ends beside a row of an open
-/// transaction, would wait for that transaction.
+/// Exactly what was picked, without waiting for what was not.
 async fn remove(db: &mut Db, picked: &[(i64, i64, u32)], plant: Plant) -> Work<()> {
     if plant == Plant::RangeDelete {
         let (first, last) = (picked[0].0, picked[picked.len() - 1].0);
         db.execute("DELETE FROM {p}pending WHERE p BETWEEN ? AND ?", values![first, last]).await?;
         return Ok(());
     }
-    let numbers = list(picked.iter().map(|(p, _, _)| *p));
-    let sql = format!("DELETE q FROM {{p}}pending AS q FORCE INDEX (PRIMARY) WHERE q.p IN ({numbers})");
-    if db.execute_text(&sql).await? != picked.len() as u64 {
+    if db.delete("pending", "p", picked.iter().map(|(p, _, _)| *p)).await? != picked.len() as u64 {
         // Somebody else has ordered them although we have the lock: better nothing than twice.
         return Err(corrupt("what was picked for the order list is not there any more").into());
     }
@@ -194,7 +191,7 @@ fn encode(entries: &[(i64, u32)]) -> Vec<u8> {
 
 /// The entries of a batch whose last place is `last`.
 pub(crate) fn decode(last: i64, list: &[u8]) -> Work<Vec<Entry>> {
-    if list.is_empty() || list.len() % ENTRY_BYTES != 0 {
+    if list.is_empty() || !list.len().is_multiple_of(ENTRY_BYTES) {
         return Err(corrupt("a batch of the order list is not what was written").into());
     }
     let first = last - i64::try_from(list.len() / ENTRY_BYTES).expect("a list is short") + 1;

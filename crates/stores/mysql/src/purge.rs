@@ -7,7 +7,7 @@
 use postrider_core::{log::Retention, time::Timestamp};
 
 use crate::{
-    db::{Db, bytes, get, list, values},
+    db::{Db, bytes, get, values},
     error::Work,
     order::{BATCH_MAX, decode},
 };
@@ -43,10 +43,7 @@ pub(crate) async fn purge(db: &mut Db, retention: Retention) -> Work<u64> {
     }
     let Some(last) = last else { return Ok(0) };
     for numbers in numbers.chunks(BATCH_MAX) {
-        let numbers = list(numbers.iter().copied());
-        // Row by row: a range could meet the rows of open transactions, and wait for them.
-        let sql = format!("DELETE q FROM {{p}}log AS q FORCE INDEX (PRIMARY) WHERE q.seq IN ({numbers})");
-        db.execute_text(&sql).await?;
+        db.delete("log", "seq", numbers.iter().copied()).await?;
     }
     db.execute(FORGET, values![last]).await?;
     Ok(numbers.len() as u64)

@@ -72,7 +72,8 @@ impl Gathered {
 
     /// Adds a record.
     pub(crate) fn take(&mut self, place: i64, row: &Row, chosen: &Chosen<'_>, selection: &Selection<'_>) -> Work<()> {
-        let instant = |column| Ok::<_, crate::error::Fault>(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros));
+        let instant =
+            |column| Ok::<_, crate::error::Fault>(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros));
         let (deliver_at, expires_at) = (instant(6)?, instant(7)?);
         let envelope = Envelope {
             id: MessageId(chosen.id),

@@ -49,7 +49,8 @@ impl Settings {
 
     /// Refuses what would lose messages, or could not work.
     pub(crate) fn check(&self) -> Result<()> {
-        let unsupported = |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what).with("version", &self.version));
+        let unsupported =
+            |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what).with("version", &self.version));
         let (major, minor) = numbers(&self.version);
         let is_mariadb = self.version.to_ascii_lowercase().contains("mariadb");
         if is_mariadb && (major, minor) < (10, 6) {

@@ -78,7 +78,8 @@ async fn a_migration_that_was_cut_off_goes_on() {
         }
         let log = format!("{}log", tables.prefix());
         // Somebody enqueues before the schema is complete.
-        let early = connection.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'early', '')")).await;
+        let early =
+            connection.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'early', '')")).await;
         let store = builder(tables.prefix()).open().await.unwrap();
         let records = store.overview().await.unwrap().records;
         assert_eq!(records, u64::from(early.is_ok()), "behind {done} statements");
@@ -200,7 +201,11 @@ async fn retention_waits_for_a_transaction_that_is_still_open() {
         page.records.iter().map(|record| record.envelope.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(read(1).await, ["fast"]);
-    assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1, "it need not wait for the open one");
+    assert_eq!(
+        store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(),
+        1,
+        "it need not wait for the open one"
+    );
     slow.query_drop("COMMIT").await.unwrap();
     assert_eq!(read(2).await, ["slow"], "a low number that commits late is read, also behind a purge");
     assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1);

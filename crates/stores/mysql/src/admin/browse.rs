@@ -26,10 +26,8 @@ const SCAN_MAX: usize = 50_000;
 
 pub(super) async fn records(db: &mut Db, filter: &RecordFilter, after: Option<u64>, limit: u32) -> Work<RecordPage> {
     let now = db.now().await?;
-    let readers = Readers {
-        routes: Route::all(db).await?.into_values().collect(),
-        lanes: lease::lanes(db, now).await?,
-    };
+    let readers =
+        Readers { routes: Route::all(db).await?.into_values().collect(), lanes: lease::lanes(db, now).await? };
     let columns = format!("{CHOSEN_BY}, deliver_at, expires_at");
     let begin = if filter.newest_first { i64::MAX } else { 0 };
     let mut at = after.map_or(begin, |after| i64::try_from(after).unwrap_or(i64::MAX));

@@ -41,9 +41,13 @@ fn durability(settings: &Settings) -> Vec<Finding> {
     if settings.flush_at_commit != 1 {
         let value = settings.flush_at_commit;
         findings.push(
-            Finding::new("synchronous-commit-off", Severity::Warning, format!("innodb_flush_log_at_trx_commit = {value}"))
-                .detail("a crash of the machine can take back what was committed in the last second, published or not")
-                .fix("set innodb_flush_log_at_trx_commit to 1"),
+            Finding::new(
+                "synchronous-commit-off",
+                Severity::Warning,
+                format!("innodb_flush_log_at_trx_commit = {value}"),
+            )
+            .detail("a crash of the machine can take back what was committed in the last second, published or not")
+            .fix("set innodb_flush_log_at_trx_commit to 1"),
         );
     }
     if settings.binary_log && settings.sync_binary_log != 1 {
@@ -73,7 +77,9 @@ async fn open_transactions(db: &mut Db, thresholds: Thresholds) -> Work<Vec<Find
         let age = Timestamp::from_micros(age).since(Timestamp::from_micros(0)).as_secs();
         findings.push(
             Finding::new("open-transaction", Severity::Warning, format!("connection {thread}"))
-                .detail(format!("a transaction has been open for {age} s; what was deleted since stays, and reading slows"))
+                .detail(format!(
+                    "a transaction has been open for {age} s; what was deleted since stays, and reading slows"
+                ))
                 .fix(format!("end it, or `KILL {thread}`")),
         );
     }

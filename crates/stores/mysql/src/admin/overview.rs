@@ -31,8 +31,7 @@ const COUNTED: &str = "SELECT COUNT(*) FROM (SELECT 1 FROM {p}log LIMIT ?) AS co
 const SPAN: &str = "SELECT COALESCE(MAX(seq) - MIN(seq) + 1, 0) FROM {p}log";
 
 /// What waits in the parked rows for anything but its time or an operator.
-const OLDEST_WAITING: &str =
-    "SELECT MIN(enqueued_at) FROM {p}parked WHERE route = ? AND state IN ('retrying', 'held')";
+const OLDEST_WAITING: &str = "SELECT MIN(enqueued_at) FROM {p}parked WHERE route = ? AND state IN ('retrying', 'held')";
 
 const BLOCKING: &str = "SELECT COUNT(*) FROM {p}parked WHERE route = ? AND in_line = 1 AND state = 'dead'";
 

@@ -6,6 +6,7 @@ use mysql_async::{Row, Value};
 use postrider_core::{
     admin::{CauseGroup, MessageTrace, ParkedFilter, ParkedRow},
     envelope::{Envelope, MessageId},
+    key::OrderingKey,
     lease::LaneId,
     parked::{Ordinal, ParkedState},
     time::Timestamp,
@@ -157,7 +158,7 @@ pub(super) async fn message(db: &mut Db, id: MessageId) -> Work<MessageTrace> {
 async fn passed(db: &mut Db, envelope: &Envelope, enqueued_at: Timestamp, place: i64) -> Work<Vec<(LaneId, bool)>> {
     let now = db.now().await?;
     let lanes = lease::lanes(db, now).await?;
-    let key = envelope.key.as_ref().map(|key| key.as_str());
+    let key = envelope.key.as_ref().map(OrderingKey::as_str);
     let mut passed = Vec::new();
     for (name, route) in Route::all(db).await? {
         let in_time = route.replay_end.is_none_or(|end| place <= end);

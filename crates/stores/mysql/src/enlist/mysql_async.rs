@@ -10,10 +10,7 @@ use postrider_core::{
 };
 
 use super::{IS_OPEN, already_ended, headers_or_null, runs};
-use crate::{
-    dialect::Mysql,
-    error::from_mysql,
-};
+use crate::{dialect::Mysql, error::from_mysql};
 
 /// Asynchronous, as mysql_async is. If the future is dropped half-way, the transaction holds all, some or none of the batch:
 /// roll it back.

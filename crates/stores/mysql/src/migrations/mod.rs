@@ -18,8 +18,7 @@ use crate::{
 };
 
 /// Every migration, oldest first. Append only.
-const MIGRATIONS: [Migration; 1] =
-    [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
 
 /// The version that this program works with.
 pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
@@ -38,6 +37,15 @@ CREATE TABLE IF NOT EXISTS {p}migration (
 
 const LEDGER_EXISTS: &str = "
 SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
+
+/// A store is where a ledger and an order list have the same prefix.
+const STORES: &str = "
+SELECT LEFT(ledger.table_name, CHAR_LENGTH(ledger.table_name) - CHAR_LENGTH('migration')) AS prefix
+  FROM information_schema.tables AS ledger
+  JOIN information_schema.tables AS list ON list.table_schema = ledger.table_schema
+   AND list.table_name = CONCAT(LEFT(ledger.table_name, CHAR_LENGTH(ledger.table_name) - CHAR_LENGTH('migration')), 'ordering')
+ WHERE ledger.table_schema = DATABASE() AND RIGHT(ledger.table_name, CHAR_LENGTH('migration')) = 'migration'
+ ORDER BY prefix";
 
 #[derive(Clone, Copy)]
 struct Migration {
@@ -62,7 +70,13 @@ impl Migration {
 /// The statements of a text: each ends with a semicolon at the end of a line.
 fn statements(text: &str) -> impl Iterator<Item = String> + '_ {
     let code = |piece: &str| {
-        piece.lines().filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n").trim().to_owned()
+        piece
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"))
+            .collect::<Vec<_>>()
+            .join("\n")
+            .trim()
+            .to_owned()
     };
     text.split(";\n").map(code).filter(|statement| !statement.is_empty())
 }
@@ -95,7 +109,7 @@ impl fmt::Display for Standing {
 /// # Errors
 /// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what the server answers.
 pub async fn status(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
-    let mut db = connect(url, dialect).await?;
+    let mut db = Db::alone(connect(url).await?, dialect);
     standings(&mut db).await.map_err(|fault| fault.into_error("look at the schema"))
 }
 
@@ -112,8 +126,26 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 /// # Errors
 /// As [`status`].
 pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
-    let mut db = connect(url, dialect).await?;
+    let mut db = Db::alone(connect(url).await?, dialect);
     apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
+}
+
+/// The prefixes of other stores in the same database, if the one that is asked for is not there: perhaps one of them is meant.
+///
+/// # Errors
+/// What the server answers.
+pub async fn beside(url: &str, dialect: &Mysql) -> Result<Vec<String>> {
+    let mut db = Db::alone(connect(url).await?, dialect);
+    others(&mut db).await.map_err(|fault| fault.into_error("look at the schema"))
+}
+
+async fn others(db: &mut Db) -> Work<Vec<String>> {
+    let mut prefixes: Vec<String> = Vec::new();
+    for row in db.query(STORES, Vec::new()).await? {
+        prefixes.push(get(&row, 0)?);
+    }
+    let is_there = prefixes.iter().any(|prefix| prefix == db.dialect.prefix());
+    Ok(if is_there { Vec::new() } else { prefixes })
 }
 
 /// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database.
@@ -236,7 +268,7 @@ mod tests {
     fn released_texts_never_change() {
         // A released migration is in databases out there. If this fails, write a new one instead.
         let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
-        assert_eq!(checksums, ["CHECKSUM"]);
+        assert_eq!(checksums, ["34691d5c789a79f4"]);
         assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
     }
 

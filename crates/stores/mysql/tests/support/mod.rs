@@ -33,7 +33,9 @@ pub(crate) fn url() -> String {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
     let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
     let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
-    found.expect("there is no MariaDB or MySQL server to test with; start one with `cargo xtask services up`").to_owned()
+    found
+        .expect("there is no MariaDB or MySQL server to test with; start one with `cargo xtask services up`")
+        .to_owned()
 }
 
 pub(crate) async fn connect() -> Conn {
@@ -72,7 +74,8 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        let names = ["migration", "pending", "log", "ordering", "counter", "route", "lane", "node", "parked", "audit", "keys"];
+        let names =
+            ["migration", "pending", "log", "ordering", "counter", "route", "lane", "node", "parked", "audit", "keys"];
         let tables: Vec<String> = names.iter().map(|name| format!("{}{name}", self.0)).collect();
         clean_up(vec![format!("DROP TABLE IF EXISTS {}", tables.join(", "))]);
     }
@@ -133,7 +136,13 @@ pub(crate) fn builder(prefix: &str) -> Builder {
 }
 
 pub(crate) fn node(route: &str, lease_life: Duration) -> Node {
-    Node { id: NodeId::generate(), name: route.to_owned(), routes: vec![route.into()], lease_life, standstills: Vec::new() }
+    Node {
+        id: NodeId::generate(),
+        name: route.to_owned(),
+        routes: vec![route.into()],
+        lease_life,
+        standstills: Vec::new(),
+    }
 }
 
 pub(crate) fn spec(route: &str) -> RouteSpec {

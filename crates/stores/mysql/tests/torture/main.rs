@@ -31,7 +31,7 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let _alone = ALONE.lock().await;
     let seconds = setting("POSTRIDER_TORTURE_SECONDS", 6);
     let seed = setting("POSTRIDER_TORTURE_SEED", 1);
-    let world = World::new(Plant::None, Duration::from_secs(seconds)).await;
+    let world = World::new(Plant::None, Duration::from_secs(seconds), 30).await;
     let verdict = torture(&world, seed).await;
     let (takes, fenced, killed, purged) = world.counts();
     println!("seed {seed}: {takes} takes, {fenced} fenced, {killed} killed, {purged} purged, {verdict:?}");
@@ -47,7 +47,7 @@ async fn every_planted_mistake_is_caught() {
         let began = Instant::now();
         let mut caught = None;
         for run in 1..=RUNS_MAX {
-            let world = World::new(plant, Duration::from_millis(1_200)).await;
+            let world = World::new(plant, Duration::from_millis(1_200), 4).await;
             let verdict = torture(&world, run).await;
             if !verdict.is_good() {
                 caught = Some((run, verdict));

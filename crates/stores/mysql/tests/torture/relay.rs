@@ -1,7 +1,10 @@
 //! The relays: they take the lane, read and settle for a while, and drop everything; they sleep through their leases and go
 //! on as if nothing had been; and their connections are killed under them.
 
-use std::{sync::atomic::Ordering, time::{Duration, Instant}};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use mysql_async::prelude::Queryable;
 use postrider_core::{
@@ -106,19 +109,31 @@ async fn own(
     Some(false)
 }
 
-/// Kills whoever is at work on the order list, in the middle of it: the sequencer of either relay.
+/// Looks that find nobody at work before it is given up.
+const LOOKS_MAX: u32 = 200;
+
+/// Kills whoever of the relays is at work on the order list or on the lane, in the middle of it.
 async fn kill(world: &World) {
     let mut connection = connect().await;
+    let tables =
+        ["pending", "ordering", "counter", "lane"].map(|table| format!("info LIKE '%{}{table}%'", world.prefix()));
+    // What the trigger does is the writers' work.
     let sql = format!(
-        "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND info LIKE '%{}%' AND info NOT LIKE \
-         '%log %' AND info LIKE '%ord%'",
+        "SELECT id FROM information_schema.processlist
+          WHERE id <> CONNECTION_ID() AND ({}) AND info NOT LIKE '%INSERT INTO {}pending%'",
+        tables.join(" OR "),
         world.prefix()
     );
-    let found: Vec<u64> = connection.query(sql).await.unwrap();
-    for id in found {
-        // It may have gone by itself.
-        if connection.query_drop(format!("KILL {id}")).await.is_ok() {
-            world.killed.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..LOOKS_MAX {
+        let found: Vec<u64> = connection.query(&sql).await.unwrap();
+        for id in &found {
+            // It may have gone by itself.
+            if connection.query_drop(format!("KILL {id}")).await.is_ok() {
+                world.killed.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        if !found.is_empty() {
+            break;
         }
     }
     connection.disconnect().await.unwrap();

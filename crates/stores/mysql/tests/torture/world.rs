@@ -18,9 +18,6 @@ use crate::support::{Place, builder, connect};
 /// Writers at the same time.
 pub(crate) const WRITERS: u64 = 12;
 
-/// Keys that they share: the fewer, the more often one waits for another.
-pub(crate) const KEYS: u64 = 30;
-
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Inner>);
@@ -29,6 +26,8 @@ pub(crate) struct Inner {
     place: Place,
     pub(crate) plant: Plant,
     pub(crate) time: Duration,
+    /// Keys that the writers share: the fewer, the more often one waits for another.
+    pub(crate) keys: u64,
     pub(crate) dialect: Mysql,
     written: AtomicBool,
     read: AtomicBool,
@@ -49,19 +48,20 @@ impl std::ops::Deref for World {
 }
 
 impl World {
-    pub(crate) async fn new(plant: Plant, time: Duration) -> Self {
+    pub(crate) async fn new(plant: Plant, time: Duration, keys: u64) -> Self {
         let place = Place::new().await;
-        let keys = format!("{}keys", place.prefix());
+        let table = format!("{}keys", place.prefix());
         let mut connection = connect().await;
-        let sql = format!("CREATE TABLE {keys} (k BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB");
+        let sql = format!("CREATE TABLE {table} (k BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB");
         connection.query_drop(sql).await.unwrap();
-        let rows: Vec<String> = (0..KEYS).map(|key| format!("({key}, 0)")).collect();
-        connection.query_drop(format!("INSERT INTO {keys} VALUES {}", rows.join(", "))).await.unwrap();
+        let rows: Vec<String> = (0..keys).map(|key| format!("({key}, 0)")).collect();
+        connection.query_drop(format!("INSERT INTO {table} VALUES {}", rows.join(", "))).await.unwrap();
         let dialect = place.store().dialect();
         Self(Arc::new(Inner {
             place,
             plant,
             time,
+            keys,
             dialect,
             written: AtomicBool::new(false),
             read: AtomicBool::new(false),

@@ -8,7 +8,7 @@ use postrider_testkit::{checker::Enqueued, random::Random};
 
 use crate::{
     support::{batch, connect},
-    world::{KEYS, World},
+    world::World,
 };
 
 const LEVELS: [IsolationLevel; 4] = [
@@ -29,8 +29,8 @@ pub(crate) async fn run(world: World, seed: u64, deadline: Instant) {
         let mut transaction = connection.start_transaction(options).await.unwrap();
         let mut messages = Vec::new();
         // In ascending order, so that no two wait for each other.
-        let first = random.below(KEYS - 1);
-        let keys = if random.chance(300) { vec![first, KEYS - 1] } else { vec![first] };
+        let first = random.below(world.keys - 1);
+        let keys = if random.chance(300) { vec![first, world.keys - 1] } else { vec![first] };
         for key in keys {
             let sequence = world.lock(&mut transaction, key).await;
             let count = if random.chance(30) { 150 } else { 1 + random.below(3) };
