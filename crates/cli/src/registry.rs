@@ -15,8 +15,11 @@ use crate::{
 };
 
 /// The stores.
-const STORES: &[(&str, &'static dyn StoreAdapter)] =
-    &[("sqlite", &adapter::sqlite::Adapter), ("postgres", &adapter::postgres::Adapter)];
+const STORES: &[(&str, &'static dyn StoreAdapter)] = &[
+    ("sqlite", &adapter::sqlite::Adapter),
+    ("postgres", &adapter::postgres::Adapter),
+    ("mysql", &adapter::mysql::Adapter),
+];
 
 /// The transports.
 const TRANSPORTS: &[(&str, OpenTransport)] = &[
@@ -93,7 +96,9 @@ pub(crate) trait StoreAdapter: Sync {
 /// The store that a URL means, and the rest of the URL.
 pub(crate) fn store(url: &str) -> Result<(&'static dyn StoreAdapter, String), String> {
     // Both spellings are in use; `DATABASE_URL` often has the longer one.
-    let url = url.strip_prefix("postgresql:").map_or(Cow::Borrowed(url), |rest| Cow::Owned(format!("postgres:{rest}")));
+    let other = |from: &str, to: &str| url.strip_prefix(from).map(|rest| format!("{to}{rest}"));
+    let spelt = other("postgresql:", "postgres:").or_else(|| other("mariadb:", "mysql:"));
+    let url = spelt.map_or(Cow::Borrowed(url), Cow::Owned);
     let (adapter, rest) = look_up("a store", STORES, &url)?;
     if rest.is_empty() {
         return Err(format!("`{url}` does not say which; write the place behind the colon, such as `sqlite:app.db`"));
@@ -135,6 +140,8 @@ mod tests {
         assert_eq!(store("sqlite:app.db").map(|(_, rest)| rest), Ok("app.db".to_owned()));
         assert_eq!(store("postgres://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(store("postgresql://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
+        assert_eq!(store("mysql://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
+        assert_eq!(store("mariadb://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
         assert!(transport("stdout").is_ok() && transport("discard").is_ok());
     }
@@ -143,7 +150,7 @@ mod tests {
     fn unknown_schemes_name_the_known_ones() {
         assert_eq!(
             refused(store("oracle:x")),
-            "`oracle:` is not a store that is known here; known are sqlite, postgres"
+            "`oracle:` is not a store that is known here; known are sqlite, postgres, mysql"
         );
         assert_eq!(
             refused(transport("pigeon")),

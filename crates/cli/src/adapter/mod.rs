@@ -2,6 +2,7 @@
 
 pub(crate) mod discard;
 pub(crate) mod http;
+pub(crate) mod mysql;
 pub(crate) mod ndjson;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;

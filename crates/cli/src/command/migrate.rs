@@ -36,7 +36,7 @@ pub(crate) struct Look {
 
 #[derive(Args)]
 pub(crate) struct Up {
-    /// Makes a store although the schema has one under another table prefix (PostgreSQL).
+    /// Makes a store although the schema has one under another table prefix (PostgreSQL, MySQL).
     #[arg(long)]
     new_store: bool,
     #[command(flatten)]

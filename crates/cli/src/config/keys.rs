@@ -94,12 +94,12 @@ pub(crate) const KEYS: &[Key] = &[
         "store.url",
         StoreUrl,
         Required,
-        "which database: `sqlite:path` or `postgres://user:password@host/database`; left out, `DATABASE_URL` says it",
+        "which database: `sqlite:path`, `postgres://user:password@host/database` or `mysql://user:password@host/database`; left out, `DATABASE_URL` says it",
     ),
     fixed(
         "store.table_prefix",
         Text,
-        Words("`postrider_` on SQLite, nothing on PostgreSQL"),
+        Words("`postrider_` on SQLite and MySQL, nothing on PostgreSQL"),
         "what the names of all tables begin with",
     ),
     fixed("store.schema", Text, Words("`postrider`"), "PostgreSQL: the schema of all tables"),
@@ -107,7 +107,7 @@ pub(crate) const KEYS: &[Key] = &[
         "store.connections",
         Number(1, 1_000),
         Words("8"),
-        "PostgreSQL: connections for everything but reading the log; one more reads, one listens",
+        "on PostgreSQL and MySQL; PostgreSQL has one more that reads the log and one that listens",
     ),
     fixed(
         "store.migrate",

@@ -13,6 +13,7 @@ mod daemon;
 mod demonstration;
 mod fleet;
 mod monitoring;
+mod mysql;
 mod operators;
 mod operators_postgres;
 mod postgres;

@@ -127,7 +127,7 @@ fn the_database_url_counts_if_nothing_else_says_where_the_store_is() {
     assert_eq!(with(without, &both, &[]).unwrap().config.stores[0].url, "sqlite:other.db");
     assert!(refused(without, &[("DATABASE_URL", "")], &[]).contains("`store` missing"));
     assert!(
-        refused(without, &[("DATABASE_URL", "mysql://x")], &[]).starts_with("env DATABASE_URL: `store.url` `mysql:`")
+        refused(without, &[("DATABASE_URL", "oracle://x")], &[]).starts_with("env DATABASE_URL: `store.url` `oracle:`")
     );
 }
 

@@ -1,0 +1,125 @@
+//! `mysql://user:password@host:port/database`: the store for MariaDB and MySQL.
+//!
+//! Tables are in the database of the URL, with the configured prefix. They are only made by whoever migrates.
+
+use std::sync::Arc;
+
+use postrider::{
+    Envelope, Error, ErrorKind, Outbox, Result,
+    core::BoxFuture,
+    mysql::{self, Mysql, MysqlStore, PREFIX, migrations},
+};
+
+use crate::registry::{OpenStore, Place, Roles, StoreAdapter};
+
+pub(crate) struct Adapter;
+
+impl StoreAdapter for Adapter {
+    fn check(&self, place: &Place) -> Result<()> {
+        refuse_schema(place)?;
+        MysqlStore::builder(&url(place)).prefix(prefix(place)).check()
+    }
+
+    fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
+        Box::pin(async move {
+            if migrate {
+                refuse_second(place).await?;
+            }
+            let mut builder = MysqlStore::builder(&url(place)).prefix(prefix(place)).migrate(migrate);
+            if let Some(connections) = place.connections {
+                builder = builder.connections_max(connections as usize);
+            }
+            let store = Arc::new(builder.open().await.map_err(no_database)?);
+            Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
+        })
+    }
+
+    fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()> {
+        let outbox = Outbox::new(dialect(place)?);
+        wait(async {
+            let mut connection = mysql::connect(&url(place)).await?;
+            let failed = |error| mysql::error(error, "enqueue");
+            for envelopes in transactions {
+                let mut transaction = connection.start_transaction(Default::default()).await.map_err(failed)?;
+                outbox.enqueue_raw(&mut transaction, envelopes).await?;
+                transaction.commit().await.map_err(failed)?;
+            }
+            connection.disconnect().await.map_err(failed)
+        })
+    }
+
+    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {
+        let standings = wait(async { migrations::status(&url(place), &dialect(place)?).await })?;
+        Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
+    }
+
+    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<String>> {
+        let applied = wait(async {
+            if !new_store {
+                refuse_second(place).await?;
+            }
+            migrations::up(&url(place), &dialect(place)?).await
+        })?;
+        Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
+    }
+
+    fn migration_script(&self, place: &Place) -> Result<String> {
+        Ok(migrations::sql(&dialect(place)?))
+    }
+
+    fn role_script(&self, _place: &Place, _roles: &Roles<'_>) -> Result<String> {
+        let message = "roles are printed for PostgreSQL alone; docs/operate/mysql.md says what each user needs";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+/// A prefix that was mistyped must not become an empty store beside the one that is meant, in which everything looks fine.
+async fn refuse_second(place: &Place) -> Result<()> {
+    let beside = migrations::beside(&url(place), &dialect(place)?).await.map_err(no_database)?;
+    if beside.is_empty() {
+        return Ok(());
+    }
+    let message = "the database has a store already, under another table prefix; correct `table_prefix`, or make a second \
+                   store with `postrider migrate up --new-store`";
+    let prefixes: Vec<String> = beside.iter().map(|prefix| format!("`{prefix}`")).collect();
+    Err(Error::new(ErrorKind::Schema, message)
+        .with("prefix", format!("`{}`", prefix(place)))
+        .with("there", prefixes.join(", ")))
+}
+
+/// That the server has no such database is no different from a file that is not there.
+fn no_database(error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    Error::new(ErrorKind::Unavailable, "there is no such database on the server; make it, or correct the URL")
+        .caused_by(error)
+}
+
+fn refuse_schema(place: &Place) -> Result<()> {
+    if place.schema.is_some() {
+        return Err(Error::invalid("MariaDB and MySQL have no schemas inside of a database; leave `schema` out"));
+    }
+    Ok(())
+}
+
+/// The registry has cut the scheme off.
+fn url(place: &Place) -> String {
+    format!("mysql:{}", place.path)
+}
+
+fn prefix(place: &Place) -> &str {
+    place.table_prefix.as_deref().unwrap_or(PREFIX)
+}
+
+fn dialect(place: &Place) -> Result<Mysql> {
+    refuse_schema(place)?;
+    Mysql::with_prefix(prefix(place))
+}
+
+/// These commands run outside of any runtime.
+fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Error::new(ErrorKind::Other, "start the runtime").caused_by(e))?;
+    runtime.block_on(work).map_err(no_database)
+}

@@ -1,0 +1,110 @@
+//! The binary on MariaDB or MySQL, end to end: migrated, enqueued into by itself and by plain SQL, relayed, looked at.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Workplace, wait_until};
+
+const VARIABLE: &str = "POSTRIDER_TEST_MYSQL";
+
+/// The server: the one that the environment names, or the one that the workshop has started.
+fn server() -> String {
+    if let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
+        return url;
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
+    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
+    let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
+    found
+        .expect("there is no MariaDB or MySQL server to test with; start one with `cargo xtask services up`")
+        .to_owned()
+}
+
+/// A database that is dropped at the end.
+struct Database {
+    name: String,
+    server: String,
+}
+
+impl Database {
+    fn fresh(name: &str) -> Self {
+        let database = Self { name: format!("test_cli_{name}_{}", std::process::id()), server: server() };
+        database.client("", &format!("DROP DATABASE IF EXISTS {0}; CREATE DATABASE {0}", database.name));
+        database
+    }
+
+    fn url(&self) -> String {
+        let (server, _) = self.server.rsplit_once('/').expect("the URL names a database");
+        format!("{server}/{}", self.name)
+    }
+
+    /// Runs SQL with the server's own client, as a service in any language would.
+    #[track_caller]
+    fn client(&self, database: &str, sql: &str) {
+        let (user, place) = self.server.strip_prefix("mysql://").and_then(|rest| rest.split_once('@')).expect("a URL");
+        let (user, password) = user.split_once(':').expect("user and password");
+        let (host, port) = place.split('/').next().and_then(|host| host.split_once(':')).expect("host and port");
+        let output = Command::new("mariadb")
+            .args(["--host", host, "--port", port, "--user", user, "--execute", sql, database])
+            .env("MYSQL_PWD", password)
+            .output()
+            .expect("the program `mariadb` runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.client("", &format!("DROP DATABASE IF EXISTS {}", self.name));
+    }
+}
+
+#[test]
+fn the_binary_relays_from_mysql() {
+    let (database, workplace) = (Database::fresh("relay"), Workplace::new());
+    let url = database.url();
+    let early = workplace.run(&["status", "--store", &url]);
+    assert!(early.code != 0 && early.stderr.contains("the schema is missing"), "{early:?}");
+    let up = workplace.run(&["migrate", "up", "--store", &url]);
+    assert!(up.code == 0 && up.stdout.contains("0001 begin"), "{up:?}");
+    database.client(
+        &database.name,
+        "INSERT INTO postrider_log (topic, name, `key`, payload) VALUES ('orders', 'order.placed', 'a', '{}')",
+    );
+    let config = format!(
+        "[store]\nurl = \"{url}\"\nconnections = 4\n[[route]]\nname = \"all\"\ntransport = \"file:arrivals.ndjson\"\n"
+    );
+    let mut daemon = workplace.daemon("run", &config);
+    wait_until("it has arrived", || workplace.arrivals("arrivals.ndjson").len() == 1);
+    let enqueued = workplace.run_with_input(
+        &["enqueue", "--store", &url, "--topic", "orders", "--name", "order.paid", "--key", "a", "--payload", "{}"],
+        b"",
+    );
+    assert_eq!(enqueued.code, 0, "{enqueued:?}");
+    wait_until("the other has arrived", || workplace.arrivals("arrivals.ndjson").len() == 2);
+    wait_until("nothing is pending", || {
+        let status: Value = workplace.status_of(&url);
+        status["routes"][0]["pending"] == 0
+    });
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    let migrated = workplace.run(&["migrate", "status", "--store", &url]);
+    assert!(migrated.code == 0 && migrated.stdout.contains("applied at"), "{migrated:?}");
+}
+
+#[test]
+fn a_mistyped_prefix_makes_no_second_store() {
+    let (database, workplace) = (Database::fresh("prefix"), Workplace::new());
+    let url = database.url();
+    assert_eq!(workplace.run(&["migrate", "up", "--store", &url]).code, 0);
+    let other = workplace.run(&["migrate", "up", "--store", &url, "--table-prefix", "postrdier_"]);
+    assert!(other.code != 0 && other.stderr.contains("`postrider_`"), "{other:?}");
+    let wrong = workplace.run(&["status", "--store", "mysql://me:canary@127.0.0.1:1/d"]);
+    assert!(wrong.code != 0 && !wrong.stderr.contains("canary"), "{wrong:?}");
+}
