@@ -1,4 +1,5 @@
-//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, `promtool`, and servers.
+//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, `mariadb`, `promtool`,
+//! and servers.
 //!
 //! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
@@ -71,6 +72,7 @@ pub(crate) fn run(action: &Action) -> Result<()> {
 pub(crate) fn prepare() -> Result<Running> {
     c_compiler()?;
     psql()?;
+    mariadb_client()?;
     promtool::prepare()?;
     let mut running = Running(Vec::new());
     for service in SERVICES {
@@ -223,6 +225,17 @@ fn psql() -> Result<()> {
         bail!("there is no `psql`, which the tests enqueue with; install PostgreSQL's client programs");
     }
     install("psql", "postgresql-client")
+}
+
+/// As [`psql`], for MariaDB and MySQL.
+fn mariadb_client() -> Result<()> {
+    if answers("mariadb") {
+        return Ok(());
+    }
+    if !answers("apt-get") {
+        bail!("there is no `mariadb`, which the tests enqueue with; install MariaDB's client program");
+    }
+    install("the client of MariaDB", "mariadb-client")
 }
 
 /// Installs a package of the system.
