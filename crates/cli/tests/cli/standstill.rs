@@ -274,16 +274,21 @@ fn a_file_on_a_full_disk() {
 }
 
 #[test]
-fn a_destination_that_refuses_who_we_are() {
+fn a_destination_that_does_not_know_who_we_are() {
+    assert_unavailable(&endpoint("http", "", answering("401 Unauthorized")), "http-401");
+}
+
+#[test]
+fn a_destination_that_refuses_a_message() {
     let scene = Scene::new();
     let id = scene.enqueue("orders.placed", &[]);
     let slowly = "[route.retry]\nbackoff = \"fixed\"\nwait = \"1h\"\n";
-    let _relay = scene.relay(&format!("{}{slowly}", endpoint("http", "", answering("401 Unauthorized"))));
-    let attempts = [("outcome", "rejected"), ("cause", "http-401")];
+    let _relay = scene.relay(&format!("{}{slowly}", endpoint("http", "", answering("422 Unprocessable Content"))));
+    let attempts = [("outcome", "rejected"), ("cause", "http-422")];
     scene.assert_told(
         &id,
         &Told {
-            why: ("retrying", "(http-401: "),
+            why: ("retrying", "(http-422: "),
             standstill: "retrying",
             samples: &[
                 ("postrider_delivery_attempts_total", &attempts, 1.0),

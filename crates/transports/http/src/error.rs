@@ -42,6 +42,8 @@ pub(crate) fn outcome(status: StatusCode, pause: Option<Duration>, excerpt: &str
         300..=399 => {
             Outcome::Rejected(Cause::new("redirect", format!("{target} answered {status}; redirects are not followed")))
         }
+        // About us and not about the message: a wrong secret must not use up the attempts of a whole backlog.
+        401 | 407 => Outcome::Unavailable(cause(&code)),
         408 => Outcome::Unknown(cause(&code)),
         410 => gone(target),
         425 | 429 => Outcome::Throttled(pause.unwrap_or(PAUSE_DEFAULT)),
@@ -85,7 +87,7 @@ mod tests {
             let expected = match number {
                 200..=299 => ["durable", "durable"],
                 408 => ["unknown", "unknown"],
-                410 | 502 | 504 => ["unavailable", "unavailable"],
+                401 | 407 | 410 | 502 | 504 => ["unavailable", "unavailable"],
                 425 | 429 => ["throttled", "throttled"],
                 503 => ["unavailable", "throttled"],
                 500..=599 => ["unknown", "unknown"],

@@ -23,6 +23,7 @@
 //! |---|---|---|
 //! | 2xx | durable | |
 //! | 3xx | rejected; redirects are never followed | `redirect` |
+//! | 401, 407 | unavailable: about us, not about the message, so no attempt is counted | `http-401`, `http-407` |
 //! | 408 | unknown: perhaps it had the request | `http-408` |
 //! | 410 | unavailable, and the endpoint is closed: nothing is sent any more until [`HttpPublisher::reopen`], which a pause and resume of the route calls, or a restart | `gone` |
 //! | 425, 429 | throttled, for as long as `Retry-After` says or 5 s | |
