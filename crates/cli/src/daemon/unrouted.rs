@@ -39,7 +39,8 @@ pub(super) async fn refuse(store: &str, admin: &dyn StoreAdmin, routes: &[&Route
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Err(Failure::usage(format!(
         "the store `{store}` has messages that no route reads, so nobody would deliver them: {named}{more}\n  \
-         give a route these topics; or one with `transport = \"discard\"`, if nobody needs them; or write \
+         let a new route read them: it begins with the oldest record; or give them to a route that is there, which has \
+         passed these and takes a `postrider replay --route … --topic …` besides; or to one with `transport = \"discard\"`, if nobody needs them; or write \
          `unrouted = \"allow\"` in `[relay]`"
     )))
 }

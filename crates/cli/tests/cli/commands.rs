@@ -112,9 +112,11 @@ fn a_route_that_is_no_longer_configured_can_be_forgotten() {
     workplace.migrated();
     let daemon = workplace.daemon("run", CONFIG);
     wait_until("the route is known", || !workplace.status()["routes"].as_array().is_none_or(Vec::is_empty));
+    let forget = || workplace.run(&["route", "forget", "orders", STORE[0], STORE[1], "--reason", "replaced"]);
+    let served = forget();
+    assert!(served.code == 4 && served.stderr.contains("`orders` is served by"), "{served:?}");
     drop(daemon);
-    let forgotten = workplace.run(&["route", "forget", "orders", STORE[0], STORE[1], "--reason", "replaced"]);
-    assert_eq!(forgotten.code, 0, "{forgotten:?}");
+    wait_until("a relay that was killed is no longer live", || forget().code == 0);
     assert_eq!(workplace.status()["routes"].as_array().map(Vec::len), Some(0));
     let again = workplace.run(&["route", "forget", "orders", STORE[0], STORE[1]]);
     assert_eq!(again.code, 1, "there is none any more: {again:?}");

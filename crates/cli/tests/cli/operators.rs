@@ -270,7 +270,8 @@ fn a_route_is_listed_tried_out_drained_and_forgotten() {
     assert_eq!(&*site.last_act()[0], "resume");
     assert_eq!(site.json(&["route", "test", "orders"])["delivered"], true, "it goes on");
     drop(site.daemon);
-    assert_eq!(site.workplace.run(&["route", "forget", "rebuild", "--reason", "done"]).code, 0);
+    let forget = || site.workplace.run(&["route", "forget", "rebuild", "--reason", "done"]);
+    wait_until("a relay that was killed is no longer live", || forget().code == 0);
     let audit = site.workplace.run(&["audit", "list", "--limit", "1"]).stdout;
     assert!(audit.contains("forget-route") && audit.contains("done"), "{audit}");
 }

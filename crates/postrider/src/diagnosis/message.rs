@@ -34,7 +34,11 @@ pub(super) async fn explain(
             continue;
         }
         if *passed {
-            findings.push(Finding::of(&lane.route, "delivered", "the route has passed it: delivered"));
+            findings.push(Finding::of(
+                &lane.route,
+                "delivered",
+                "the route has passed it: delivered, unless it was discarded, or the route did not read its topic then",
+            ));
         } else {
             findings.extend(waiting(id, lane, overview));
         }

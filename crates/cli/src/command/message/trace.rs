@@ -92,7 +92,7 @@ fn steps(trace: &MessageTrace, now: Timestamp) -> Vec<Step> {
             continue;
         }
         let (what, detail) = match passed {
-            true => ("delivered", "the cursor has passed it; when is not kept"),
+            true => ("passed", "delivered, unless it was discarded or not read then; when is not kept"),
             false => ("waiting", "the cursor has not passed it"),
         };
         steps.push(Step { at: None, route: Some(lane.route.to_string()), what, detail: detail.to_owned() });
@@ -125,12 +125,14 @@ fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> bool {
     let envelope =
         trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope));
     let Some(envelope) = envelope else { return false };
+    // Of one message: of this one, or of none of our business.
+    if entry.subject.contains("message ") {
+        return entry.subject.contains(&format!("message {}", envelope.id));
+    }
     let says = |part: &str| entry.subject.split([',', ':']).any(|said| said.trim().ends_with(part));
     let of_route = |name: &str| entry.subject == name || says(&format!("route {name}"));
     let routes = trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
-    entry.subject.contains(&format!("message {}", envelope.id))
-        || envelope.key.as_ref().is_some_and(|key| says(&format!("key {key}")))
-        || routes.into_iter().any(of_route)
+    envelope.key.as_ref().is_some_and(|key| says(&format!("key {key}"))) || routes.into_iter().any(of_route)
 }
 
 fn acted(entry: AuditEntry) -> Step {

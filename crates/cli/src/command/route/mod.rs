@@ -5,7 +5,7 @@ mod drain;
 mod test;
 
 use clap::{Args, Subcommand};
-use postrider::core::admin::RouteStatus;
+use postrider::core::admin::{NodeStatus, Overview, RouteStatus};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,9 +13,9 @@ use super::{
     store::{ActorArguments, StoreArguments},
 };
 use crate::{
-    exit::{Code, Outcome},
+    exit::{Code, Failure, Outcome},
     output::{OutputArguments, or_dash, print},
-    table::Table,
+    table::{Table, printable},
 };
 
 #[derive(Subcommand)]
@@ -68,10 +68,12 @@ pub(crate) async fn run(action: &Action) -> Outcome {
             print(format_args!("{} goes on\n", named.route));
         }
         Action::Forget(named) => {
-            named.store.open().await?.admin.forget_route(&named.route, &named.actor.actor()).await?;
+            let admin = named.store.open().await?.admin;
             let route = &named.route;
+            refuse_while_served(&admin.overview().await?, route)?;
+            admin.forget_route(route, &named.actor.actor()).await?;
             print(format_args!(
-                "{route} is forgotten; a relay that still has it makes it known again, as a new route\n"
+                "{route} is forgotten; a relay that is started with it makes it known as a new route\n"
             ));
         }
         Action::Rebase(named) => {
@@ -81,6 +83,20 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         }
     }
     Ok(Code::Done)
+}
+
+/// A relay that has the route would go on without it, and nobody would be told.
+fn refuse_while_served(overview: &Overview, route: &str) -> Outcome<()> {
+    let serves = |node: &&NodeStatus| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route);
+    let Some(node) = overview.nodes.iter().find(serves) else { return Ok(()) };
+    Err(Failure::new(
+        Code::Refused,
+        format!(
+            "`{route}` is served by {}\n  take the route out of its configuration and restart it, or stop it; then forget \
+             the route",
+            printable(&node.name)
+        ),
+    ))
 }
 
 async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
