@@ -7,8 +7,11 @@
 
 mod machine;
 mod mariadb;
+mod nats;
 mod postgres;
+mod process;
 mod promtool;
+mod redis;
 
 use std::{
     fs,
@@ -40,7 +43,7 @@ struct Started {
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE];
+const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE, nats::SERVICE, redis::SERVICE];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {

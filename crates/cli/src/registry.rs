@@ -11,7 +11,7 @@ use postrider::{
 
 use crate::{
     adapter,
-    config::{self, HttpConfig},
+    config::{self, HttpConfig, NatsConfig, RedisConfig},
 };
 
 /// The stores.
@@ -27,6 +27,9 @@ const TRANSPORTS: &[(&str, OpenTransport)] = &[
     ("file", adapter::ndjson::file),
     ("https", adapter::http::open),
     ("http", adapter::http::open),
+    ("nats", adapter::nats::open),
+    ("redis", adapter::redis::open),
+    ("rediss", adapter::redis::open),
     ("discard", adapter::discard::open),
 ];
 
@@ -41,6 +44,10 @@ pub(crate) struct Destination<'a> {
     pub(crate) rest: &'a str,
     /// `[route.http]`, for webhooks.
     pub(crate) http: Option<&'a HttpConfig>,
+    /// `[route.nats]`, for NATS.
+    pub(crate) nats: Option<&'a NatsConfig>,
+    /// `[route.redis]`, for Redis.
+    pub(crate) redis: Option<&'a RedisConfig>,
 }
 
 /// A store, opened.
@@ -154,7 +161,7 @@ mod tests {
         );
         assert_eq!(
             refused(transport("pigeon")),
-            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, discard"
+            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, discard"
         );
     }
 

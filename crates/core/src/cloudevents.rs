@@ -85,6 +85,29 @@ pub struct Received {
     pub replay: Option<String>,
 }
 
+impl Received {
+    /// The envelope as a consumer gets it: a replay is marked by its header, [`REPLAY`], since nothing else travels beside it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the headers are not a JSON object.
+    pub fn into_envelope(self) -> Result<Envelope> {
+        let Some(replay) = self.replay else { return Ok(self.envelope) };
+        let mut headers: BTreeMap<String, String> = self.envelope.headers.decode()?.into_iter().collect();
+        headers.insert(REPLAY.to_owned(), replay);
+        Ok(Envelope { headers: encode(&headers)?, ..self.envelope })
+    }
+}
+
+/// The envelope of a message that is no CloudEvent: somebody else put it where we receive. `place` is where it came from and
+/// becomes topic and name; its id follows from `place` and `identity`, which names it there (a sequence number), so that it
+/// is the same however often it is delivered.
+#[must_use]
+pub fn foreign(place: &str, identity: &str, data: Bytes) -> Envelope {
+    let hash = xxhash_rust::xxh3::xxh3_128(format!("{place}\n{identity}").as_bytes());
+    let id = MessageId(uuid::Uuid::new_v8(hash.to_be_bytes()));
+    Envelope { id, ..Envelope::new(place, place, data) }
+}
+
 /// The attributes of a record, those of the specification first. `source` is not empty.
 ///
 /// # Errors
@@ -211,6 +234,24 @@ mod tests {
         envelope.headers = Headers::new(headers.iter().copied()).unwrap();
         let (key, enqueued_at) = (None, Timestamp::from_micros(0));
         Record { envelope, key, enqueued_at, wait: Duration::ZERO, expires_in: None, replay: None, number: 0 }
+    }
+
+    #[test]
+    fn a_replay_is_a_header_of_what_a_consumer_gets() {
+        let record = Record { replay: Some("r".into()), ..record(&[("tenant", "7")]) };
+        let back = from_attributes(attributes(&record, "shop").unwrap(), Bytes::new()).unwrap();
+        assert_eq!(back.replay.as_deref(), Some("r"));
+        let envelope = back.into_envelope().unwrap();
+        assert_eq!(envelope.headers.get(REPLAY).unwrap().as_deref(), Some("r"));
+        assert_eq!(envelope.headers.get("tenant").unwrap().as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn what_is_no_event_has_the_same_id_however_often_it_comes() {
+        let id = |place, identity| foreign(place, identity, Bytes::new()).id;
+        assert_eq!(id("orders", "1"), id("orders", "1"));
+        assert_ne!(id("orders", "1"), id("orders", "2"));
+        assert_ne!(id("orders", "1"), id("payments", "1"));
     }
 
     fn value(attributes: &[Attribute], name: &str) -> Option<String> {

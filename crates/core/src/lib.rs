@@ -38,6 +38,7 @@ pub mod parked;
 pub mod transport;
 
 pub mod cloudevents;
+pub mod percent;
 
 pub mod admin;
 pub mod browse;

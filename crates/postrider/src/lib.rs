@@ -55,6 +55,8 @@
 //! | `mysql` | the store for MariaDB and MySQL, with mysql_async transactions |
 //! | `sqlx-mysql` | sqlx transactions for it |
 //! | `ndjson` | a transport that writes one JSON object per line |
+//! | `nats` | a transport over NATS JetStream, both ways |
+//! | `redis` | a transport over Redis Streams, both ways |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 //! | `http` | a transport that posts signed webhooks |
 //! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
@@ -107,6 +109,18 @@ pub mod mysql {
 #[cfg(feature = "ndjson")]
 pub mod ndjson {
     pub use postrider_transport_ndjson::*;
+}
+
+/// The transport over NATS JetStream.
+#[cfg(feature = "nats")]
+pub mod nats {
+    pub use postrider_transport_nats::*;
+}
+
+/// The transport over Redis Streams.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use postrider_transport_redis::*;
 }
 
 /// The transport that posts signed webhooks, and the check of a signature for receivers.

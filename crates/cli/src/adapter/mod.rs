@@ -3,6 +3,8 @@
 pub(crate) mod discard;
 pub(crate) mod http;
 pub(crate) mod mysql;
+pub(crate) mod nats;
 pub(crate) mod ndjson;
 pub(crate) mod postgres;
+pub(crate) mod redis;
 pub(crate) mod sqlite;

@@ -22,9 +22,11 @@ pub(crate) mod capture;
 mod http;
 pub(crate) mod keys;
 mod log;
+mod nats;
 mod nearest;
 mod overrides;
 mod reader;
+mod redis;
 mod relay;
 mod retry;
 mod route;
@@ -48,8 +50,10 @@ pub(crate) use self::{
     admin::AdminConfig,
     http::HttpConfig,
     log::{Format, LogConfig},
+    nats::NatsConfig,
     nearest::nearest,
     reader::Problem,
+    redis::RedisConfig,
     relay::RelayConfig,
     route::RouteConfig,
     store::StoreConfig,

@@ -186,6 +186,12 @@ impl<'d, 'i> Section<'d, 'i> {
         places
     }
 
+    /// One secret of which nothing is known but that it must not be empty.
+    pub(super) fn secret(&mut self, key: &'static str) -> Option<secret::Place> {
+        let some = |secret: &str| if secret.is_empty() { Err("is empty".to_owned()) } else { Ok(()) };
+        self.secrets(key, |value| Ok(vec![secret::Place::read(value)?]), some).pop()
+    }
+
     /// Has secrets looked up and checked once the file is right.
     pub(super) fn check_later(&self, key: &str, places: &[secret::Place], check: fn(&str) -> Result<(), String>) {
         let at = self.table.get(key).map_or(self.at, |value| value.span().start);

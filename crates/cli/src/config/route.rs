@@ -14,7 +14,9 @@ use toml::de::DeValue;
 
 use super::{
     http::{self, HttpConfig},
+    nats::{self, NatsConfig},
     reader::Section,
+    redis::{self, RedisConfig},
     retry,
     shapes::{text, texts},
     store::StoreConfig,
@@ -49,6 +51,10 @@ pub(crate) struct RouteConfig {
     pub(crate) retry: RetryPolicy,
     /// `[route.http]`, if the transport is a webhook.
     pub(crate) http: Option<HttpConfig>,
+    /// `[route.nats]`, if the transport is NATS.
+    pub(crate) nats: Option<NatsConfig>,
+    /// `[route.redis]`, if the transport is Redis.
+    pub(crate) redis: Option<RedisConfig>,
 }
 
 /// Reads all of them. None at all is a problem, and so is a store that none of them reads.
@@ -92,6 +98,8 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         Ok(url)
     });
     let http = http::read(section, transport.as_deref());
+    let nats = nats::read(section, transport.as_deref());
+    let redis = redis::read(section, transport.as_deref());
     let lanes = section.number_or_default("lanes");
     let order = section.word_or_default("order", ORDERS);
     if order == Order::Total && lanes > 1 {
@@ -126,6 +134,8 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         breaker_max: section.duration_or_default("breaker_max"),
         retry: retry::read(section),
         http,
+        nats,
+        redis,
     };
     for (shorter, longer, fine) in [
         ("poll_min", "poll_max", route.poll_min <= route.poll_max),

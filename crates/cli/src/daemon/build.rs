@@ -70,7 +70,13 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
 /// Opens the destination of a route, and sets the route up.
 pub(super) fn open_route(config: &RouteConfig, telemetry: &Telemetry) -> Outcome<Route> {
     let (open, rest) = registry::transport(&config.transport).map_err(Failure::usage)?;
-    let destination = Destination { url: &config.transport, rest: &rest, http: config.http.as_ref() };
+    let destination = Destination {
+        url: &config.transport,
+        rest: &rest,
+        http: config.http.as_ref(),
+        nats: config.nats.as_ref(),
+        redis: config.redis.as_ref(),
+    };
     let destination = open(&destination).map_err(|error| {
         let message = format!("the destination of the route `{}` cannot be opened", config.name);
         Failure::because(Code::Usage, message, &error)

@@ -69,7 +69,7 @@ fn an_unknown_scheme() {
     );
     wrong_config(
         &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"kafka:localhost\"\n"),
-        "  p.toml:5: `route.transport` `kafka:` is not a transport that is known here; known are stdout, file, https, http, discard",
+        "  p.toml:5: `route.transport` `kafka:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, discard",
     );
     refused(
         &Workplace::new(),

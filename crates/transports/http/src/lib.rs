@@ -57,7 +57,6 @@ mod secret;
 pub mod webhook;
 
 mod mapping;
-mod percent;
 
 #[cfg(feature = "client")]
 mod config;

@@ -10,10 +10,9 @@ use postrider_core::{
     Error, Result,
     cloudevents::{self, Attribute, Received},
     log::Record,
+    percent,
 };
 use serde_json::value::RawValue;
-
-use crate::percent;
 
 /// What a header with an attribute begins with.
 const PREFIX: &str = "ce-";

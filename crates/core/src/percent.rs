@@ -6,7 +6,8 @@
 use std::fmt::Write;
 
 /// The text as a header's value: nothing but visible ASCII.
-pub(crate) fn encode(text: &str) -> String {
+#[must_use]
+pub fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if (b'!'..=b'~').contains(&byte) && byte != b'"' && byte != b'%' {
@@ -20,7 +21,8 @@ pub(crate) fn encode(text: &str) -> String {
 
 /// The inverse. As the binding asks, quotes around the value are taken off first, and a `%` that introduces no byte stands
 /// for itself. `None` if the bytes are not UTF-8.
-pub(crate) fn decode(value: &str) -> Option<String> {
+#[must_use]
+pub fn decode(value: &str) -> Option<String> {
     let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();

@@ -1,0 +1,85 @@
+//! A server as a process that a test may kill: started on a port of its own, killed without a word, started again on the
+//! same data.
+//!
+//! What the workshop has started is shared by all tests; one that a test kills must be its own.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longer than any server takes to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that was started here. It is killed when this is dropped.
+pub struct Server {
+    program: PathBuf,
+    arguments: Vec<String>,
+    address: SocketAddr,
+    process: Option<Child>,
+}
+
+impl Server {
+    /// Starts a program with the arguments that `arguments` makes of a free port, and waits until it listens.
+    ///
+    /// # Panics
+    /// If it cannot be started, or ends, or does not listen.
+    #[must_use]
+    pub fn start(program: &Path, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.expect("there is a free loopback port");
+        let arguments = arguments(address.port());
+        let mut server = Self { program: program.to_owned(), arguments, address, process: None };
+        server.restart();
+        server
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Kills it with SIGKILL: it can neither finish nor flush anything.
+    ///
+    /// # Panics
+    /// If the process cannot be waited for.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            drop(process.kill());
+            process.wait().expect("a process that was killed ends");
+        }
+    }
+
+    /// Starts it again, with the same arguments on the same port, and waits until it listens.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn restart(&mut self) {
+        self.kill();
+        let mut process = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
+        let begun = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            let ended = process.try_wait().expect("ask for a process");
+            assert!(ended.is_none(), "{} ended at once: {ended:?}", self.program.display());
+            assert!(begun.elapsed() < PATIENCE, "{} does not listen on {}", self.program.display(), self.address);
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.process = Some(process);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

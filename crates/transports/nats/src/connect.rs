@@ -1,0 +1,96 @@
+//! One connection, made when it is first needed. From then on the client connects again on its own; while it does, nothing
+//! is given to it, because it would keep it and send it late.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::{
+    Client, Event,
+    connection::State,
+    jetstream::{Context, context::ContextBuilder, stream},
+};
+use postrider_core::{BoxFuture, Result, parked::Cause};
+use tokio::{
+    sync::{OnceCell, watch},
+    time::timeout,
+};
+
+use crate::{access::Access, error};
+
+/// Acknowledgements that may be awaited at the same time: what a route may have under way by default, and more.
+const UNACKNOWLEDGED_MAX: usize = 16_384;
+
+/// A connection and its JetStream.
+#[derive(Clone)]
+pub(crate) struct Open {
+    pub(crate) client: Client,
+    pub(crate) jetstream: Context,
+}
+
+pub(crate) struct Connection {
+    access: Access,
+    /// How long one answer may take.
+    pub(crate) timeout: Duration,
+    /// Made, if it is not there, before anything is published.
+    declare: Option<stream::Config>,
+    opened: OnceCell<Open>,
+    /// Counts lost connections: answers that are awaited when it changes will not come.
+    losses: Arc<watch::Sender<u64>>,
+}
+
+impl Connection {
+    pub(crate) fn new(access: Access, timeout: Duration, declare: Option<stream::Config>) -> Self {
+        Self { access, timeout, declare, opened: OnceCell::new(), losses: Arc::new(watch::Sender::new(0)) }
+    }
+
+    /// The connection, if there is one that works; made if there never was one. Dropping the future breaks nothing.
+    pub(crate) async fn get(&self) -> Result<&Open, Cause> {
+        let open = match timeout(self.timeout, self.opened.get_or_try_init(|| self.open())).await {
+            Ok(opened) => opened?,
+            Err(_) => return Err(Cause::new("connect-timeout", format!("{} does not answer", self.access.shown()))),
+        };
+        if open.client.connection_state() != State::Connected {
+            return Err(Cause::new("disconnected", format!("there is no connection to {}", self.access.shown())));
+        }
+        Ok(open)
+    }
+
+    /// Only what was opened before.
+    pub(crate) fn opened(&self) -> Option<&Open> {
+        self.opened.get()
+    }
+
+    /// Changes when the connection is lost.
+    pub(crate) fn losses(&self) -> watch::Receiver<u64> {
+        self.losses.subscribe()
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Open, Cause>> {
+        Box::pin(async move {
+            let losses = Arc::clone(&self.losses);
+            let options = self.access.options().map_err(|e| Cause::new("config", e.chain()))?;
+            let options = options.event_callback(move |event| {
+                if matches!(event, Event::Disconnected | Event::Closed) {
+                    losses.send_modify(|count| *count += 1);
+                }
+                std::future::ready(())
+            });
+            let client = options
+                .connect(self.access.servers().to_vec())
+                .await
+                .map_err(|e| error::connecting(&e, &self.access.shown()))?;
+            let jetstream = ContextBuilder::new()
+                .timeout(self.timeout)
+                .ack_timeout(self.timeout)
+                .max_ack_inflight(UNACKNOWLEDGED_MAX)
+                .backpressure_on_inflight(true)
+                .build(client.clone());
+            if let Some(stream) = &self.declare {
+                jetstream
+                    .get_or_create_stream(stream.clone())
+                    .await
+                    .map_err(|e| Cause::new("declare", format!("the stream {} cannot be made: {e}", stream.name)))?;
+            }
+            Ok(Open { client, jetstream })
+        })
+    }
+}

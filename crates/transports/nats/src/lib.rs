@@ -1,0 +1,47 @@
+//! A transport over NATS JetStream, both ways.
+//!
+//! ```no_run
+//! use postrider_transport_nats::{Access, NatsPublisher};
+//! let publisher = NatsPublisher::builder(Access::new("nats://127.0.0.1:4222")?).prefix("shop").source("shop").build()?;
+//! # drop(publisher);
+//! # Ok::<(), postrider_core::Error>(())
+//! ```
+//!
+//! **What is sent.** The subject is the topic, behind a prefix if there is one (`shop.order.placed`). The event travels in
+//! the binary mode of CloudEvents: the payload is the message, the attributes are `ce-` headers (percent-encoded as over
+//! HTTP) and `content-type`. `Nats-Msg-Id` is the message id, with the prefix and the name of a replay behind it, so that
+//! what is published again inside the stream's window of duplicates is stored once, while a second route or a replay, which
+//! are meant to deliver again, are not taken for duplicates.
+//!
+//! **Durable** means: the stream has acknowledged it. How much that is worth is the stream's own setting: a stream with one
+//! replica loses what its disk loses, and a server acknowledges before it syncs unless `sync_interval: always` is set.
+//!
+//! | answer | outcome | cause |
+//! |---|---|---|
+//! | acknowledgement, also of a duplicate | durable | |
+//! | larger than the server or the stream takes | rejected | `too-large` |
+//! | nobody takes the subject, and the server says that no stream has it | rejected | `no-stream` |
+//! | nobody takes the subject although a stream has it, or JetStream does not answer | unavailable | `no-leader` |
+//! | the stream is full, sealed or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
+//! | the stream has too many requests | throttled | |
+//! | any other error of JetStream | unknown: the engine tells a message's fault from an outage by whether others go through | `jetstream-10071` and so on |
+//! | no connection | unavailable | `connect`, `denied`, `tls`, `dns`, `disconnected`, `connect-timeout` |
+//! | no answer in time, or the connection was lost | unknown | `timeout`, `connection-lost` |
+//!
+//! **Order.** One message of a key is under way at a time (`run_max` is 1), because a stream takes the second although it
+//! has refused the first. Different keys are pipelined on one connection.
+//!
+//! **Receiving** is [`NatsSubscriber`], over a durable pull consumer. Streams and consumers are made only when asked to.
+
+mod access;
+mod connect;
+mod error;
+mod mapping;
+mod publisher;
+mod subscriber;
+mod tls;
+
+pub use access::Access;
+pub use mapping::read;
+pub use publisher::{Builder, NatsPublisher};
+pub use subscriber::{NatsSubscriber, SubscriberBuilder};

@@ -1,0 +1,245 @@
+//! The publisher: a batch is pipelined on one connection, and each message is durable with its own acknowledgement.
+
+use std::time::Duration;
+
+use async_nats::jetstream::{
+    context::{GetStreamByNameErrorKind, PublishError},
+    publish::PublishAck,
+    stream,
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use postrider_core::{
+    BoxFuture, Error, ErrorKind, Result,
+    capability::PublisherCapabilities,
+    log::RecordRef,
+    parked::Cause,
+    topic::check_name,
+    transport::{Outcome, Publisher},
+};
+
+use crate::{
+    access::Access,
+    connect::{Connection, Open},
+    error, mapping,
+};
+
+/// What a server takes unless it says otherwise.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Settings of a [`NatsPublisher`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    access: Access,
+    prefix: Option<String>,
+    source: String,
+    timeout: Duration,
+    declare: Option<(String, usize)>,
+}
+
+impl Builder {
+    /// What every subject begins with, before the topic and a dot. Default: nothing; the subject is the topic.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
+        self
+    }
+
+    /// The attribute `source` of every event: who speaks. Default `postrider`.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        self.source = source.to_owned();
+        self
+    }
+
+    /// How long an acknowledgement may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
+    /// `publish_timeout`.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Makes the stream, if there is none of that name, with so many replicas, for everything below the prefix (or, without
+    /// one, for every subject). One that is there is left as it is.
+    #[must_use]
+    pub fn declare(mut self, stream: &str, replicas: usize) -> Self {
+        self.declare = Some((stream.to_owned(), replicas));
+        self
+    }
+
+    /// Checks the settings. Nothing is connected to; that happens with the first publish.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if a setting is out of its range, or a file that it names cannot be read.
+    pub fn build(self) -> Result<NatsPublisher> {
+        if let Some(prefix) = &self.prefix {
+            check_name("prefix", prefix)?;
+        }
+        if self.source.is_empty() {
+            return Err(Error::invalid("`source` must not be empty: an event says who speaks"));
+        }
+        if self.timeout.is_zero() {
+            return Err(Error::invalid("`timeout` must be more than nothing"));
+        }
+        // Read once now, so that a bad file is known at once.
+        drop(self.access.options()?);
+        let declare =
+            self.declare.map(|(name, replicas)| declared(&name, replicas, self.prefix.as_deref())).transpose()?;
+        let connection = Connection::new(self.access, self.timeout, declare);
+        Ok(NatsPublisher { connection, prefix: self.prefix, source: self.source })
+    }
+}
+
+/// The stream to make.
+fn declared(name: &str, replicas: usize, prefix: Option<&str>) -> Result<stream::Config> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if name.is_empty() || !name.chars().all(fine) {
+        return Err(
+            Error::invalid("the name of a stream has letters, digits, `-` and `_`").with("stream", name.escape_debug())
+        );
+    }
+    if ![1, 3, 5].contains(&replicas) {
+        return Err(Error::invalid("a stream has 1, 3 or 5 replicas").with("replicas", replicas));
+    }
+    let Some(prefix) = prefix else {
+        return Err(Error::invalid("a stream for every subject would swallow the server's own; set a `prefix`"));
+    };
+    Ok(stream::Config {
+        name: name.to_owned(),
+        subjects: vec![format!("{prefix}.>")],
+        num_replicas: replicas,
+        // What is full refuses what is new instead of dropping what is old.
+        discard: stream::DiscardPolicy::New,
+        ..stream::Config::default()
+    })
+}
+
+/// Publishes to the streams of a NATS server or cluster.
+pub struct NatsPublisher {
+    connection: Connection,
+    prefix: Option<String>,
+    source: String,
+}
+
+impl NatsPublisher {
+    /// Sets up a publisher.
+    #[must_use]
+    pub fn builder(access: Access) -> Builder {
+        let (source, timeout) = ("postrider".to_owned(), Duration::from_secs(10));
+        Builder { access, prefix: None, source, timeout, declare: None }
+    }
+
+    async fn publish_all(&self, batch: Vec<RecordRef>) -> Vec<Outcome> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
+        // Before anything is sent, so that no loss after it is missed.
+        let mut losses = self.connection.losses();
+        let open = match self.connection.get().await {
+            Ok(open) => open,
+            Err(cause) => return vec![Outcome::Unavailable(cause); batch.len()],
+        };
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+        let mut acknowledgements = FuturesUnordered::new();
+        for (index, record) in batch.iter().enumerate() {
+            let message = match mapping::write(record, &self.source, self.prefix.as_deref()) {
+                Ok(message) => message,
+                Err(error) => {
+                    outcomes[index] = Some(Outcome::Rejected(Cause::new("bad-headers", error.chain())));
+                    continue;
+                }
+            };
+            match open.jetstream.send_publish(self.subject(record), message).await {
+                Ok(acknowledgement) => {
+                    let acknowledgement = acknowledgement.into_future();
+                    acknowledgements.push(async move { (index, acknowledgement.await) });
+                }
+                Err(error) => outcomes[index] = error::outcome(&error, &self.subject(record)),
+            }
+        }
+        // Ends with the last acknowledgement, each of which has its time limit.
+        loop {
+            tokio::select! {
+                biased;
+                next = acknowledgements.next() => match next {
+                    Some((index, answer)) => outcomes[index] = self.conclude(open, &batch[index], answer).await,
+                    None => break,
+                },
+                _ = losses.changed() => break,
+            }
+        }
+        let lost =
+            || Outcome::Unknown(Cause::new("connection-lost", "the connection was lost before the acknowledgement"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+
+    async fn conclude(
+        &self,
+        open: &Open,
+        record: &RecordRef,
+        answer: Result<PublishAck, PublishError>,
+    ) -> Option<Outcome> {
+        let error = match answer {
+            Ok(_) => return Some(Outcome::Durable),
+            Err(error) => error,
+        };
+        let subject = self.subject(record);
+        Some(match error::outcome(&error, &subject) {
+            Some(outcome) => outcome,
+            None => nobody_takes(open, subject).await,
+        })
+    }
+
+    fn subject(&self, record: &RecordRef) -> String {
+        mapping::subject(self.prefix.as_deref(), &record.envelope.topic)
+    }
+}
+
+/// Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message
+/// that leads nowhere; the second is an outage, and no message may pay for it.
+async fn nobody_takes(open: &Open, subject: String) -> Outcome {
+    match open.jetstream.stream_by_subject(subject.clone()).await {
+        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Outcome::Rejected(Cause::new(
+            "no-stream",
+            format!("no stream takes the subject {subject}; make one, or let the route declare it"),
+        )),
+        Ok(stream) => {
+            Outcome::Unavailable(Cause::new("no-leader", format!("the stream {stream} takes nothing at the moment")))
+        }
+        Err(error) => Outcome::Unavailable(Cause::new("no-leader", format!("JetStream does not answer: {error}"))),
+    }
+}
+
+impl Publisher for NatsPublisher {
+    /// A stream takes the second message of a key although it has refused the first, so one is under way at a time.
+    fn capabilities(&self) -> PublisherCapabilities {
+        let told = self.connection.opened().map(|open| open.client.server_info().max_payload).filter(|max| *max > 0);
+        PublisherCapabilities {
+            name: "nats",
+            run_max: 1,
+            message_bytes_max: Some(told.unwrap_or(MESSAGE_BYTES_MAX)),
+            batch_max: None,
+            batches_max: None,
+        }
+    }
+
+    /// Dropping the future leaves what was sent under way; the stream may take it.
+    fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
+        Box::pin(self.publish_all(batch))
+    }
+
+    /// Writes out what is still in the client's buffer. There is nothing of ours in it: what is durable was acknowledged.
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Some(open) = self.connection.opened() else { return Ok(()) };
+            if self.connection.get().await.is_err() {
+                return Ok(());
+            }
+            let flushed = tokio::time::timeout(self.connection.timeout, open.client.flush()).await;
+            let failed = |what| Error::new(ErrorKind::Unavailable, what);
+            flushed
+                .map_err(|_| failed("flush the connection to NATS in time"))?
+                .map_err(|e| failed("flush the connection to NATS").caused_by(e))
+        })
+    }
+}

@@ -1,0 +1,252 @@
+//! The subscriber: a durable pull consumer of one stream, read in the order of the stream.
+//!
+//! Messages are fetched ahead, up to a bound, into a buffer that outlives a `receive`, so a `receive` that is dropped takes
+//! nothing with it. What is neither acknowledged nor rejected comes again when the consumer's `ack_wait` is over; a
+//! subscriber that is dropped gives back at once what it has.
+//!
+//! Several subscribers of one consumer share its messages, which leaves no order over keys; one alone receives them in order.
+//! The first delivery of messages is in order; one that was rejected for later comes behind what follows it.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex as StdMutex, MutexGuard},
+    time::Duration,
+};
+
+use async_nats::jetstream::{
+    self, AckKind,
+    consumer::{AckPolicy, PullConsumer, pull},
+    message::Acker,
+};
+use futures_util::{FutureExt, StreamExt, future::join_all};
+use postrider_core::{
+    BoxFuture, Error, ErrorKind, Result, cloudevents,
+    envelope::Envelope,
+    transport::{Delivery, Receipt, Requeue, Subscriber},
+};
+use tokio::{runtime::Handle, sync::Mutex};
+
+use crate::{access::Access, connect::Connection, mapping};
+
+/// Settings of a [`NatsSubscriber`].
+#[derive(Clone, Debug)]
+pub struct SubscriberBuilder {
+    access: Access,
+    stream: String,
+    consumer: String,
+    prefetch: usize,
+    timeout: Duration,
+    declare: Option<pull::Config>,
+}
+
+impl SubscriberBuilder {
+    /// How many messages are fetched ahead at most. Default 256. More of them are in memory, and come again after a crash.
+    #[must_use]
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
+        self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// How long the server may take to answer. Default 10 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Makes the consumer if there is none of that name, for these subjects (none: all of the stream), from the stream's
+    /// beginning. `ack_wait` is how long a delivery may stay unanswered before it comes again. One that is there is left as
+    /// it is.
+    #[must_use]
+    pub fn declare(mut self, subjects: &[&str], ack_wait: Duration) -> Self {
+        self.declare = Some(pull::Config {
+            durable_name: Some(self.consumer.clone()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait,
+            filter_subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
+            ..pull::Config::default()
+        });
+        self
+    }
+
+    /// Connects and finds the consumer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream or consumer.
+    pub async fn subscribe(self) -> Result<NatsSubscriber> {
+        let connection = Connection::new(self.access, self.timeout, None);
+        let open = connection
+            .get()
+            .await
+            .map_err(|cause| Error::new(ErrorKind::Unavailable, "connect to NATS").with("cause", cause))?;
+        let stream = open.jetstream.get_stream(&self.stream).await.map_err(|e| {
+            Error::new(ErrorKind::NotFound, "find the stream to receive from").with("stream", &self.stream).caused_by(e)
+        })?;
+        let missing = || {
+            Error::new(ErrorKind::NotFound, "find the consumer to receive by; make it, or ask for it to be declared")
+                .with("stream", &self.stream)
+                .with("consumer", &self.consumer)
+        };
+        let consumer: PullConsumer = match self.declare {
+            Some(config) => {
+                stream.get_or_create_consumer(&self.consumer, config).await.map_err(|e| missing().caused_by(e))?
+            }
+            None => stream.get_consumer(&self.consumer).await.map_err(|e| missing().caused_by(e))?,
+        };
+        let shared = Shared { consumer, prefetch: self.prefetch, fetched: Mutex::new(None), out: StdMutex::default() };
+        Ok(NatsSubscriber { shared: Arc::new(shared), connection })
+    }
+}
+
+/// Receives from one consumer. When it is dropped inside a runtime, what it has not answered is given back.
+pub struct NatsSubscriber {
+    shared: Arc<Shared>,
+    connection: Connection,
+}
+
+struct Shared {
+    consumer: PullConsumer,
+    prefetch: usize,
+    /// What is fetched ahead; `None` before the first and after an error.
+    fetched: Mutex<Option<pull::Stream>>,
+    out: StdMutex<Out>,
+}
+
+/// What is out with the caller, in the order of delivery.
+#[derive(Default)]
+struct Out {
+    last: u64,
+    by_receipt: BTreeMap<u64, Acker>,
+}
+
+impl NatsSubscriber {
+    /// Sets up a subscriber for a consumer of a stream.
+    #[must_use]
+    pub fn builder(access: Access, stream: &str, consumer: &str) -> SubscriberBuilder {
+        SubscriberBuilder {
+            access,
+            stream: stream.to_owned(),
+            consumer: consumer.to_owned(),
+            prefetch: 256,
+            timeout: Duration::from_secs(10),
+            declare: None,
+        }
+    }
+
+    async fn receive_some(&self, max: usize) -> Result<Vec<Delivery>> {
+        let mut fetched = self.shared.fetched.lock().await;
+        if fetched.is_none() {
+            let ahead = self.shared.consumer.stream().max_messages_per_batch(self.shared.prefetch);
+            *fetched = Some(ahead.messages().await.map_err(|e| failed("fetch from the consumer").caused_by(e))?);
+        }
+        let messages = fetched.as_mut().expect("just put there");
+        let first = match messages.next().await {
+            Some(Ok(message)) => message,
+            other => {
+                // A new one is made by the next call.
+                *fetched = None;
+                let error = failed("receive from the consumer");
+                return Err(match other {
+                    Some(Err(source)) => error.caused_by(source),
+                    _ => error,
+                });
+            }
+        };
+        // From here on nothing waits, so nothing that was taken can be lost.
+        let mut taken = vec![first];
+        while taken.len() < max {
+            match messages.next().now_or_never() {
+                Some(Some(Ok(message))) => taken.push(message),
+                _ => break,
+            }
+        }
+        let mut out = self.shared.out();
+        Ok(taken.into_iter().map(|message| out.hand_out(message)).collect())
+    }
+}
+
+impl Shared {
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().expect("nobody panicked with the deliveries in hand")
+    }
+}
+
+impl Out {
+    fn hand_out(&mut self, message: jetstream::Message) -> Delivery {
+        let (attempt, identity) = match message.info() {
+            Ok(info) => (u32::try_from(info.delivered).unwrap_or(u32::MAX).max(1), info.stream_sequence.to_string()),
+            Err(_) => (1, String::new()),
+        };
+        let (message, acker) = message.split();
+        self.last += 1;
+        self.by_receipt.insert(self.last, acker);
+        Delivery { envelope: envelope(message, &identity), receipt: Receipt(self.last), attempt }
+    }
+}
+
+/// What travelled. What is no CloudEvent is not thrown away: the consumer decides.
+fn envelope(message: async_nats::Message, identity: &str) -> Envelope {
+    let event = message.headers.as_ref().and_then(|headers| mapping::read(headers, message.payload.clone()).ok());
+    let envelope = event.and_then(|event| event.into_envelope().ok());
+    envelope.unwrap_or_else(|| cloudevents::foreign(&message.subject, identity, message.payload))
+}
+
+impl Subscriber for NatsSubscriber {
+    fn receive(&self, max: u32) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.receive_some(max.max(1) as usize))
+    }
+
+    /// The server takes the acknowledgements of a connection in order, so the last one is confirmed for all. If the future is
+    /// dropped or fails, some may come again.
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let mut ackers: Vec<Acker> = {
+                let mut out = self.shared.out();
+                receipts.iter().filter_map(|receipt| out.by_receipt.remove(&receipt.0)).collect()
+            };
+            let Some(last) = ackers.pop() else { return Ok(()) };
+            for acker in &ackers {
+                acker.ack().await.map_err(|e| failed("acknowledge a delivery").caused_by(e))?;
+            }
+            last.double_ack().await.map_err(|e| failed("acknowledge a delivery").caused_by(e))
+        })
+    }
+
+    fn reject(&self, receipt: Receipt, requeue: Requeue) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Some(acker) = self.shared.out().by_receipt.remove(&receipt.0) else { return Ok(()) };
+            let kind = match requeue {
+                Requeue::After(Duration::ZERO) => AckKind::Nak(None),
+                Requeue::After(wait) => AckKind::Nak(Some(wait)),
+                Requeue::Never => AckKind::Term,
+            };
+            acker.double_ack_with(kind).await.map_err(|e| failed("reject a delivery").caused_by(e))
+        })
+    }
+}
+
+impl Drop for NatsSubscriber {
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (shared, client) = (Arc::clone(&self.shared), self.connection.opened().map(|open| open.client.clone()));
+        let out = mem::take(&mut self.shared.out().by_receipt);
+        runtime.spawn(async move {
+            let mut back: Vec<Acker> = out.into_values().collect();
+            if let Some(mut messages) = shared.fetched.lock().await.take() {
+                while let Some(Some(Ok(message))) = messages.next().now_or_never() {
+                    back.push(message.split().1);
+                }
+            }
+            // In the old order, because the server hands them out again in the order in which it gets them back.
+            for acker in &back {
+                drop(acker.ack_with(AckKind::Nak(None)).await);
+            }
+            join_all(client.iter().map(async_nats::Client::flush)).await;
+        });
+    }
+}
+
+fn failed(what: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, what)
+}

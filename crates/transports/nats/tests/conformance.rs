@@ -1,0 +1,100 @@
+//! NATS keeps every promise of a transport, on a real server, directly and through a slow network.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::{
+    BoxFuture,
+    transport::{Publisher, Subscriber},
+};
+use postrider_testkit::{
+    fault::{Proxy, Traffic},
+    transport::{Arrived, PublisherFixture, SubscriberFixture},
+};
+use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
+
+use support::{Own, url};
+
+mod direct {
+    use super::*;
+
+    async fn fresh_publisher() -> Arc<dyn PublisherFixture> {
+        Arc::new(Stream::new(None).await)
+    }
+
+    async fn fresh_subscriber() -> Arc<dyn SubscriberFixture> {
+        Arc::new(Stream::new(None).await)
+    }
+
+    postrider_testkit::publisher_conformance!(fresh_publisher);
+    postrider_testkit::subscriber_conformance!(fresh_subscriber);
+}
+
+mod slow {
+    use super::*;
+
+    async fn slow() -> Stream {
+        let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+        proxy.set(Traffic::Delayed(Duration::from_millis(1)));
+        Stream::new(Some(proxy)).await
+    }
+
+    async fn fresh_publisher() -> Arc<dyn PublisherFixture> {
+        Arc::new(slow().await)
+    }
+
+    async fn fresh_subscriber() -> Arc<dyn SubscriberFixture> {
+        Arc::new(slow().await)
+    }
+
+    postrider_testkit::publisher_conformance!(fresh_publisher);
+    postrider_testkit::subscriber_conformance!(fresh_subscriber);
+}
+
+/// A stream of its own, with one publisher.
+struct Stream {
+    own: Own,
+    publisher: Arc<NatsPublisher>,
+    access: Access,
+    _proxy: Option<Proxy>,
+}
+
+impl Stream {
+    async fn new(proxy: Option<Proxy>) -> Self {
+        let own = Own::new().await;
+        let url = proxy.as_ref().map_or_else(url, |proxy| format!("nats://{}", proxy.address()));
+        let access = Access::new(&url).unwrap();
+        let publisher = Arc::new(NatsPublisher::builder(access.clone()).prefix(&own.name).build().unwrap());
+        Self { own, publisher, access, _proxy: proxy }
+    }
+}
+
+impl PublisherFixture for Stream {
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::clone(&self.publisher) as Arc<dyn Publisher>
+    }
+
+    fn arrived(&self) -> BoxFuture<'_, Vec<Arrived>> {
+        Box::pin(async {
+            let events = self.own.events().await.into_iter();
+            events.map(|event| Arrived { envelope: event.envelope, replay: event.replay }).collect()
+        })
+    }
+}
+
+impl SubscriberFixture for Stream {
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::clone(&self.publisher) as Arc<dyn Publisher>
+    }
+
+    fn subscribe(&self) -> BoxFuture<'_, Arc<dyn Subscriber>> {
+        Box::pin(async {
+            let builder = NatsSubscriber::builder(self.access.clone(), &self.own.name, "tests");
+            let subscriber = builder.declare(&[], Duration::from_secs(30)).subscribe().await.unwrap();
+            Arc::new(subscriber) as Arc<dyn Subscriber>
+        })
+    }
+}

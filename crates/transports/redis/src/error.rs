@@ -1,0 +1,54 @@
+//! What the client and the server say, as outcomes and causes: by code, never by text.
+
+use postrider_core::{parked::Cause, transport::Outcome};
+use redis::{ErrorKind, RedisError, ServerError};
+
+/// Codes that say something about one message, or the stream that it goes to.
+const REJECTED: [&str; 2] = ["WRONGTYPE", "NOPERM"];
+
+/// Codes that say that nothing goes through at the moment.
+const UNAVAILABLE: [&str; 15] = [
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+    "NOAUTH",
+    "WRONGPASS",
+    "UNKILLABLE",
+    "EXECABORT",
+];
+
+/// What became of an entry that the server has refused.
+pub(crate) fn refused(error: &ServerError) -> Outcome {
+    let code = error.code();
+    let cause = Cause::new(&format!("redis-{}", code.to_ascii_lowercase()), error);
+    match code {
+        code if REJECTED.contains(&code) => Outcome::Rejected(cause),
+        code if UNAVAILABLE.contains(&code) => Outcome::Unavailable(cause),
+        _ => Outcome::Unknown(cause),
+    }
+}
+
+/// What became of entries whose answers have not come.
+pub(crate) fn unanswered(error: &RedisError) -> Outcome {
+    let code = if error.is_timeout() { "timeout" } else { "connection-lost" };
+    Outcome::Unknown(Cause::new(code, error))
+}
+
+/// Why there is no connection.
+pub(crate) fn connecting(error: &RedisError, shown: &str) -> Cause {
+    let code = match error.kind() {
+        ErrorKind::AuthenticationFailed => "denied",
+        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => "denied",
+        _ if error.is_timeout() => "connect-timeout",
+        _ => "connect",
+    };
+    Cause::new(code, format!("{shown}: {error}"))
+}

@@ -1,0 +1,47 @@
+//! A transport over Redis Streams, both ways.
+//!
+//! ```no_run
+//! use postrider_transport_redis::{Access, RedisPublisher};
+//! let publisher = RedisPublisher::builder(Access::new("redis://127.0.0.1:6379/0")?).prefix("shop:").source("shop").build()?;
+//! # drop(publisher);
+//! # Ok::<(), postrider_core::Error>(())
+//! ```
+//!
+//! **What is sent.** One entry per message, by `XADD`, to the stream that is named like the topic, behind a prefix if there
+//! is one (`shop:order.placed`). CloudEvents has no binding for Redis; by our convention the attributes are the fields
+//! `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are never trimmed here.
+//!
+//! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
+//! (`WAIT`). What that survives is the server's own setting: with `appendfsync everysec` a power cut takes a second. Redis
+//! before 8.6 does not recognise duplicates; the consumer does, by the id.
+//!
+//! | answer | outcome | cause |
+//! |---|---|---|
+//! | an entry's id | durable | |
+//! | nil, because streams are not to be made and there is none | rejected | `no-stream` |
+//! | larger than `message_bytes_max` | rejected | `too-large` |
+//! | `WRONGTYPE`: the name is taken by something that is no stream; `NOPERM` | rejected | `redis-wrongtype`, `redis-noperm` |
+//! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `MOVED` and the like | unavailable | `redis-oom` and so on |
+//! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `redis-err` and so on |
+//! | fewer replicas than asked for | unknown | `replicas` |
+//! | no connection | unavailable | `connect`, `connect-timeout`, `denied` |
+//! | no answer in time, or the connection was lost | unknown | `timeout`, `connection-lost` |
+//!
+//! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
+//! refused the first. Different keys are pipelined on one connection.
+//!
+//! **Receiving** is [`RedisSubscriber`], in a consumer group. One server or a primary with replicas; not Redis Cluster.
+
+mod access;
+mod connect;
+mod error;
+mod mapping;
+mod publisher;
+mod reader;
+mod reply;
+mod subscriber;
+
+pub use access::Access;
+pub use mapping::read;
+pub use publisher::{Builder, RedisPublisher};
+pub use subscriber::{RedisSubscriber, SubscriberBuilder};

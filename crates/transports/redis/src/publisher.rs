@@ -1,0 +1,206 @@
+//! The publisher: a batch is one pipeline, and each message is durable with its own answer.
+
+use std::time::Duration;
+
+use postrider_core::{
+    BoxFuture, Error, Result,
+    capability::PublisherCapabilities,
+    log::RecordRef,
+    parked::Cause,
+    transport::{Outcome, Publisher},
+};
+use redis::{Pipeline, Value};
+
+use crate::{access::Access, connect::Connection, error, mapping};
+
+/// Settings of a [`RedisPublisher`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    access: Access,
+    prefix: String,
+    source: String,
+    timeout: Duration,
+    message_bytes_max: usize,
+    make_streams: bool,
+    replicas: u32,
+}
+
+impl Builder {
+    /// What the name of every stream begins with, before the topic. Default: nothing.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// The attribute `source` of every event: who speaks. Default `postrider`.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        self.source = source.to_owned();
+        self
+    }
+
+    /// How long an answer may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
+    /// `publish_timeout`.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The largest payload that is sent; a larger one is rejected. Default 8 MiB. Redis itself takes 512 MB.
+    #[must_use]
+    pub fn message_bytes_max(mut self, max: usize) -> Self {
+        self.message_bytes_max = max;
+        self
+    }
+
+    /// Whether the first message of a topic makes its stream. Default `true`, as everywhere in Redis; with `false` a message
+    /// without a stream is rejected.
+    #[must_use]
+    pub fn make_streams(mut self, make: bool) -> Self {
+        self.make_streams = make;
+        self
+    }
+
+    /// How many replicas must have a message before it is durable. Default 0: the server alone.
+    #[must_use]
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Checks the settings. Nothing is connected to; that happens with the first publish.
+    ///
+    /// # Errors
+    /// [`Invalid`](postrider_core::ErrorKind::Invalid) if a setting is out of its range.
+    pub fn build(self) -> Result<RedisPublisher> {
+        if self.source.is_empty() {
+            return Err(Error::invalid("`source` must not be empty: an event says who speaks"));
+        }
+        if self.timeout.is_zero() {
+            return Err(Error::invalid("`timeout` must be more than nothing"));
+        }
+        if self.message_bytes_max > 512_000_000 {
+            return Err(Error::invalid("Redis takes no more than 512 MB in one field")
+                .with("message_bytes_max", self.message_bytes_max));
+        }
+        let connection = Connection::new(&self.access, self.timeout)?;
+        Ok(RedisPublisher { connection, settings: self })
+    }
+}
+
+/// Publishes to the streams of a Redis server.
+pub struct RedisPublisher {
+    connection: Connection,
+    settings: Builder,
+}
+
+impl RedisPublisher {
+    /// Sets up a publisher.
+    #[must_use]
+    pub fn builder(access: Access) -> Builder {
+        Builder {
+            access,
+            prefix: String::new(),
+            source: "postrider".to_owned(),
+            timeout: Duration::from_secs(10),
+            message_bytes_max: 8 << 20,
+            make_streams: true,
+            replicas: 0,
+        }
+    }
+
+    async fn publish_all(&self, batch: Vec<RecordRef>) -> Vec<Outcome> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+        let mut pipeline = Pipeline::with_capacity(batch.len() + 1);
+        let mut sent = Vec::with_capacity(batch.len());
+        for (index, record) in batch.iter().enumerate() {
+            match self.command(record) {
+                Ok(command) => {
+                    pipeline.add_command(command);
+                    sent.push(index);
+                }
+                Err(cause) => outcomes[index] = Some(Outcome::Rejected(cause)),
+            }
+        }
+        if !sent.is_empty() {
+            let answers = self.exchange(pipeline, sent.len()).await;
+            for (index, answer) in sent.into_iter().zip(answers) {
+                outcomes[index] = Some(answer);
+            }
+        }
+        let unanswered =
+            || Outcome::Unknown(Cause::new("bad-response", "the server has answered less than it was asked"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// The command for a record, or why there is none.
+    fn command(&self, record: &RecordRef) -> Result<redis::Cmd, Cause> {
+        let (bytes, max) = (record.envelope.payload.len(), self.settings.message_bytes_max);
+        if bytes > max {
+            return Err(Cause::new("too-large", format!("the payload has {bytes} bytes; message_bytes_max is {max}")));
+        }
+        let stream = format!("{}{}", self.settings.prefix, record.envelope.topic);
+        mapping::write(record, &self.settings.source, &stream, self.settings.make_streams)
+            .map_err(|error| Cause::new("bad-headers", error.chain()))
+    }
+
+    /// Sends a pipeline of `count` messages; one outcome for each.
+    async fn exchange(&self, mut pipeline: Pipeline, count: usize) -> Vec<Outcome> {
+        let mut using = match self.connection.get().await {
+            Ok(using) => using,
+            Err(cause) => return vec![Outcome::Unavailable(cause); count],
+        };
+        let replicas = self.settings.replicas;
+        if replicas > 0 {
+            // Half of the time, so that the answer still comes in time.
+            let wait = u64::try_from(self.settings.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
+            pipeline.cmd("WAIT").arg(replicas).arg(wait);
+        }
+        let commands = pipeline.len();
+        let mut answers = match using.connection.send_packed_commands(&pipeline, 0, commands).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.connection.lost(&using).await;
+                return vec![error::unanswered(&error); count];
+            }
+        };
+        let replicated =
+            replicas == 0 || matches!(answers.pop(), Some(Value::Int(have)) if have >= i64::from(replicas));
+        answers.into_iter().map(|answer| self.conclude(answer, replicated)).collect()
+    }
+
+    fn conclude(&self, answer: Value, replicated: bool) -> Outcome {
+        match answer {
+            Value::BulkString(_) | Value::SimpleString(_) if replicated => Outcome::Durable,
+            Value::BulkString(_) | Value::SimpleString(_) => Outcome::Unknown(Cause::new(
+                "replicas",
+                format!("fewer than {} replicas have it in time", self.settings.replicas),
+            )),
+            Value::Nil => {
+                Outcome::Rejected(Cause::new("no-stream", "there is no stream of this topic, and none is to be made"))
+            }
+            Value::ServerError(error) => error::refused(&error),
+            _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),
+        }
+    }
+}
+
+impl Publisher for RedisPublisher {
+    /// Redis takes the second message of a key although it has refused the first, so one is under way at a time.
+    fn capabilities(&self) -> PublisherCapabilities {
+        PublisherCapabilities {
+            name: "redis",
+            run_max: 1,
+            message_bytes_max: Some(self.settings.message_bytes_max),
+            batch_max: None,
+            batches_max: None,
+        }
+    }
+
+    /// Dropping the future leaves what was sent under way; the server may take it.
+    fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
+        Box::pin(self.publish_all(batch))
+    }
+}

@@ -1,0 +1,310 @@
+//! The subscriber: one consumer of a group, over one or more streams.
+//!
+//! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
+//! dropped takes nothing with it. What is neither acknowledged nor rejected stays pending in Redis: the next subscriber of
+//! the same name gets it at once, any other of the group when it has been idle for `claim_after`.
+//!
+//! Entries of one stream are received in order by a group with one consumer. Several consumers share the entries, which
+//! leaves no order over keys; so does a key whose messages go to several streams. One that was rejected for later comes
+//! behind what follows it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex as StdMutex, MutexGuard},
+    time::Duration,
+};
+
+use postrider_core::{
+    BoxFuture, Error, ErrorKind, Result,
+    envelope::Envelope,
+    transport::{Delivery, Receipt, Requeue, Subscriber},
+};
+use redis::{Cmd, Pipeline, cmd};
+use tokio::{
+    sync::{Mutex, mpsc},
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::{
+    access::Access,
+    connect::{Connection, Using},
+    reader,
+};
+
+/// Settings of a [`RedisSubscriber`].
+#[derive(Clone, Debug)]
+pub struct SubscriberBuilder {
+    access: Access,
+    group: String,
+    streams: Vec<String>,
+    consumer: String,
+    prefetch: usize,
+    claim_after: Duration,
+    timeout: Duration,
+    declare: bool,
+}
+
+impl SubscriberBuilder {
+    /// What this subscriber is called in its group. Default `postrider`. Two that live at the same time need two names; one
+    /// that comes after a crash should have the name of the one before, so that it gets at once what that one had.
+    #[must_use]
+    pub fn consumer(mut self, name: &str) -> Self {
+        self.consumer = name.to_owned();
+        self
+    }
+
+    /// How many entries are fetched ahead at most. Default 256.
+    #[must_use]
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
+        self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// How long an entry may be pending, with whomever, before it is taken over. Default 60 s. If it is shorter than
+    /// another consumer of the group takes, both handle the message.
+    #[must_use]
+    pub fn claim_after(mut self, idle: Duration) -> Self {
+        self.claim_after = idle.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long an answer may take. Default 10 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Makes the group, and the streams, where there are none; a new group begins with the oldest entry.
+    #[must_use]
+    pub fn declare(mut self) -> Self {
+        self.declare = true;
+        self
+    }
+
+    /// Connects, and begins to read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] without a stream, [`ErrorKind::Unavailable`] if there is no connection,
+    /// [`ErrorKind::NotFound`] if there is no such group.
+    pub async fn subscribe(self) -> Result<RedisSubscriber> {
+        if self.streams.is_empty() {
+            return Err(Error::invalid("a subscriber needs at least one stream"));
+        }
+        let (sender, receiver) = mpsc::channel(self.prefetch);
+        let commands = Connection::new(&self.access, self.timeout)?;
+        let blocking = Connection::new(&self.access, self.timeout + reader::BLOCK)?;
+        let shared = Arc::new(Shared {
+            group: self.group,
+            streams: self.streams,
+            consumer: self.consumer,
+            prefetch: self.prefetch,
+            claim_after: self.claim_after,
+            declare: self.declare,
+            sender,
+            state: StdMutex::default(),
+        });
+        let mut using = connected(&commands).await?;
+        shared.declare(&mut using).await?;
+        for stream in &shared.streams {
+            reader::ask(&mut using, cmd("XPENDING").arg(stream).arg(&shared.group)).await?;
+        }
+        let reading = tokio::spawn(reader::run(Arc::clone(&shared), blocking));
+        Ok(RedisSubscriber { shared, commands, receiver: Mutex::new(receiver), later: StdMutex::default(), reading })
+    }
+}
+
+/// Receives as one consumer of a group.
+pub struct RedisSubscriber {
+    shared: Arc<Shared>,
+    commands: Connection,
+    receiver: Mutex<mpsc::Receiver<Result<Item>>>,
+    /// What was rejected for later waits here; in Redis it is pending all the while.
+    later: StdMutex<JoinSet<()>>,
+    reading: JoinHandle<()>,
+}
+
+/// What the reader and its subscriber share.
+pub(crate) struct Shared {
+    pub(crate) group: String,
+    pub(crate) streams: Vec<String>,
+    pub(crate) consumer: String,
+    pub(crate) prefetch: usize,
+    pub(crate) claim_after: Duration,
+    declare: bool,
+    pub(crate) sender: mpsc::Sender<Result<Item>>,
+    state: StdMutex<State>,
+}
+
+/// An entry on its way to the caller, or out with it.
+#[derive(Clone)]
+pub(crate) struct Item {
+    pub(crate) stream: usize,
+    pub(crate) id: String,
+    pub(crate) envelope: Envelope,
+    pub(crate) attempt: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    last: u64,
+    /// Out with the caller.
+    out: BTreeMap<u64, Item>,
+    /// Everything that this subscriber has, by stream and id: in the channel, out, or waiting for later.
+    known: HashSet<(usize, String)>,
+}
+
+impl State {
+    /// Notes an entry; `false` if it is noted already.
+    pub(crate) fn know(&mut self, stream: usize, id: &str) -> bool {
+        self.known.insert((stream, id.to_owned()))
+    }
+
+    pub(crate) fn forget(&mut self, stream: usize, id: &str) {
+        self.known.remove(&(stream, id.to_owned()));
+    }
+
+    fn hand_out(&mut self, item: Item) -> Delivery {
+        self.last += 1;
+        let delivery = Delivery { envelope: item.envelope.clone(), receipt: Receipt(self.last), attempt: item.attempt };
+        self.out.insert(self.last, item);
+        delivery
+    }
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panicked with the deliveries in hand")
+    }
+
+    /// The beginning of a read in the group's name.
+    pub(crate) fn read_group(&self) -> Cmd {
+        let mut command = cmd("XREADGROUP");
+        command.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(self.prefetch);
+        command
+    }
+
+    /// Makes groups and streams, if that was asked for. A group that is there is left as it is.
+    pub(crate) async fn declare(&self, using: &mut Using) -> Result<()> {
+        if !self.declare {
+            return Ok(());
+        }
+        for stream in &self.streams {
+            let mut command = cmd("XGROUP");
+            command.arg("CREATE").arg(stream).arg(&self.group).arg("0").arg("MKSTREAM");
+            match command.query_async::<()>(&mut using.connection).await {
+                Err(error) if error.code() != Some("BUSYGROUP") => {
+                    return Err(reader::failed("make the consumer group", error).with("stream", stream));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RedisSubscriber {
+    /// Sets up a subscriber of a group over these streams.
+    #[must_use]
+    pub fn builder<S: AsRef<str>>(
+        access: Access,
+        group: &str,
+        streams: impl IntoIterator<Item = S>,
+    ) -> SubscriberBuilder {
+        SubscriberBuilder {
+            access,
+            group: group.to_owned(),
+            streams: streams.into_iter().map(|stream| stream.as_ref().to_owned()).collect(),
+            consumer: "postrider".to_owned(),
+            prefetch: 256,
+            claim_after: Duration::from_mins(1),
+            timeout: Duration::from_secs(10),
+            declare: false,
+        }
+    }
+
+    /// Says to Redis that entries are done with, then forgets them. What fails stays out, and can be acknowledged again.
+    async fn finish(&self, receipts: &[Receipt]) -> Result<()> {
+        let items: Vec<(u64, usize, String)> = {
+            let state = self.shared.state();
+            let found = receipts.iter().filter_map(|receipt| Some((receipt.0, state.out.get(&receipt.0)?)));
+            found.map(|(receipt, item)| (receipt, item.stream, item.id.clone())).collect()
+        };
+        if items.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        for (index, stream) in self.shared.streams.iter().enumerate() {
+            let ids: Vec<&String> = items.iter().filter(|(_, of, _)| *of == index).map(|(_, _, id)| id).collect();
+            if !ids.is_empty() {
+                pipeline.cmd("XACK").arg(stream).arg(&self.shared.group).arg(ids).ignore();
+            }
+        }
+        let mut using = connected(&self.commands).await?;
+        if let Err(error) = pipeline.exec_async(&mut using.connection).await {
+            if error.is_io_error() || error.is_timeout() {
+                self.commands.lost(&using).await;
+            }
+            return Err(reader::failed("acknowledge deliveries", error));
+        }
+        let mut state = self.shared.state();
+        for (receipt, stream, id) in items {
+            state.out.remove(&receipt);
+            state.forget(stream, &id);
+        }
+        Ok(())
+    }
+}
+
+async fn connected(connection: &Connection) -> Result<Using> {
+    let cannot = |cause| Error::new(ErrorKind::Unavailable, "connect to Redis").with("cause", cause);
+    connection.get().await.map_err(cannot)
+}
+
+impl Subscriber for RedisSubscriber {
+    fn receive(&self, max: u32) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(async move {
+            let mut receiver = self.receiver.lock().await;
+            let ended = || Error::new(ErrorKind::Unavailable, "the reader of this subscriber has ended");
+            let first = receiver.recv().await.ok_or_else(ended)??;
+            // From here on nothing waits, so nothing that was taken can be lost. An error that comes behind will come again.
+            let mut taken = vec![first];
+            while taken.len() < max.max(1) as usize {
+                match receiver.try_recv() {
+                    Ok(Ok(item)) => taken.push(item),
+                    _ => break,
+                }
+            }
+            let mut state = self.shared.state();
+            Ok(taken.into_iter().map(|item| state.hand_out(item)).collect())
+        })
+    }
+
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.finish(&receipts).await })
+    }
+
+    /// For later: it stays pending in Redis and waits here. If this subscriber ends before, the next one gets it.
+    fn reject(&self, receipt: Receipt, requeue: Requeue) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Requeue::After(wait) = requeue else { return self.finish(&[receipt]).await };
+            let Some(item) = self.shared.state().out.remove(&receipt.0) else { return Ok(()) };
+            let again = Item { attempt: item.attempt.saturating_add(1), ..item };
+            let sender = self.shared.sender.clone();
+            let mut later = self.later.lock().expect("nobody panicked with what comes later in hand");
+            while later.try_join_next().is_some() {}
+            later.spawn(async move {
+                tokio::time::sleep(wait).await;
+                // Nobody receives any more: it is pending, so it is not lost.
+                drop(sender.send(Ok(again)).await);
+            });
+            Ok(())
+        })
+    }
+}
+
+impl Drop for RedisSubscriber {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
