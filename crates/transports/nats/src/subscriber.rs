@@ -2,7 +2,7 @@
 //!
 //! Messages are fetched ahead, up to a bound, into a buffer that outlives a `receive`, so a `receive` that is dropped takes
 //! nothing with it. What is neither acknowledged nor rejected comes again when the consumer's `ack_wait` is over; a
-//! subscriber that is dropped gives back at once what it has.
+//! subscriber that is dropped gives back at once what it has, and what was just on its way to it comes after `ack_wait`.
 //!
 //! Several subscribers of one consumer share its messages, which leaves no order over keys; one alone receives them in order.
 //! The first delivery of messages is in order; one that was rejected for later comes behind what follows it.
@@ -238,6 +238,9 @@ impl Drop for NatsSubscriber {
                     back.push(message.split().1);
                 }
             }
+            // The client says to the server in its own time that this one receives no more. An answer of the server comes
+            // after that; what is given back before would be sent here again.
+            drop(shared.consumer.clone().info().await);
             // In the old order, because the server hands them out again in the order in which it gets them back.
             for acker in &back {
                 drop(acker.ack_with(AckKind::Nak(None)).await);

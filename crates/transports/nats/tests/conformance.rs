@@ -93,7 +93,8 @@ impl SubscriberFixture for Stream {
     fn subscribe(&self) -> BoxFuture<'_, Arc<dyn Subscriber>> {
         Box::pin(async {
             let builder = NatsSubscriber::builder(self.access.clone(), &self.own.name, "tests");
-            let subscriber = builder.declare(&[], Duration::from_secs(30)).subscribe().await.unwrap();
+            // Shorter than the suite's patience: a message may be on its way to a subscriber that has just been dropped.
+            let subscriber = builder.declare(&[], Duration::from_secs(8)).subscribe().await.unwrap();
             Arc::new(subscriber) as Arc<dyn Subscriber>
         })
     }
