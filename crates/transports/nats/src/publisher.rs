@@ -179,10 +179,7 @@ impl NatsPublisher {
         record: &RecordRef,
         answer: Result<PublishAck, PublishError>,
     ) -> Option<Outcome> {
-        let error = match answer {
-            Ok(_) => return Some(Outcome::Durable),
-            Err(error) => error,
-        };
+        let Err(error) = answer else { return Some(Outcome::Durable) };
         let subject = self.subject(record);
         Some(match error::outcome(&error, &subject) {
             Some(outcome) => outcome,

@@ -54,8 +54,8 @@ pub fn read(fields: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Rece
 }
 
 /// What travelled. What is no CloudEvent is not thrown away: its payload is the field `data`, or all fields as JSON.
-pub(crate) fn envelope(stream: &str, id: &str, fields: Vec<Field>) -> Envelope {
-    if let Ok(envelope) = read(fields.clone()).and_then(Received::into_envelope) {
+pub(crate) fn envelope(stream: &str, id: &str, fields: &[Field]) -> Envelope {
+    if let Ok(envelope) = read(fields.iter().cloned()).and_then(Received::into_envelope) {
         return envelope;
     }
     let data = fields.iter().find(|(name, _)| name == DATA.as_bytes()).map(|(_, value)| value.clone());

@@ -139,7 +139,7 @@ async fn hand_over(
             continue;
         };
         let attempt = counts.get(&id).copied().unwrap_or(1).max(1);
-        let envelope = mapping::envelope(&shared.streams[stream], &id, fields);
+        let envelope = mapping::envelope(&shared.streams[stream], &id, &fields);
         let gone = |_| Error::new(ErrorKind::Other, "nobody receives any more");
         shared.sender.send(Ok(Item { stream, id, envelope, attempt })).await.map_err(gone)?;
     }

@@ -102,7 +102,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
+  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -187,6 +187,32 @@ fn a_webhook_that_is_wrong_is_told_so_with_its_line() {
         "p.toml:18: `route.http` missing: a webhook is signed",
         "p.toml:24: `route.http.secret` missing; or write `unsigned = true`",
         "p.toml:28: `route.http.unsigned` is true beside a `secret`",
+    ] {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
+    assert!(!told.contains("canary"), "{told}");
+}
+
+#[test]
+fn a_broker_that_is_wrong_is_told_so_with_its_line() {
+    let told = problems(&format!(
+        "{WEBHOOK}transport = \"nats://me:canary@broker\"\n[route.nats]\nprefx = \"a\"\nuser = \"me\"\ntoken = \"canary\"\n\
+         replicas = 9\nkey_file = \"k\"\n[[route]]\nname = \"b\"\ntransport = \"nats://broker\"\n\
+         nats = {{ declare = \"S\" }}\n[[route]]\nname = \"c\"\ntransport = \"redis://:canary@broker\"\n\
+         redis = {{ user = \"me\" }}\n[[route]]\nname = \"d\"\ntransport = \"stdout\"\nnats = {{}}\nredis = {{}}\n"
+    ));
+    for line in [
+        "p.toml:5: `route.transport` the URL of a NATS server must not hold a user or a password",
+        "p.toml:7: `route.nats.prefx` unknown key; did you mean `prefix`?",
+        "p.toml:8: `route.nats.user` `user` and `password` belong together",
+        "p.toml:8: `route.nats.user` there is one way to log in",
+        "p.toml:10: `route.nats.replicas` is 9; it lies between 1 and 5",
+        "`route.nats.certificate_file` `certificate_file` and `key_file` belong together",
+        "p.toml:14: `route.transport` a stream for every subject would swallow the server's own; set a `prefix`",
+        "p.toml:18: `route.transport` the URL of a Redis server must not hold a user or a password",
+        "p.toml:19: `route.redis.user` a `user` needs a `password`",
+        "p.toml:23: `route.nats` is for a transport that begins with `nats:`",
+        "p.toml:24: `route.redis` is for a transport that begins with `redis:` or `rediss:`",
     ] {
         assert!(told.contains(line), "{line}\n--- in ---\n{told}");
     }

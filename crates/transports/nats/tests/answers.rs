@@ -1,0 +1,111 @@
+//! What the server says, and the outcome that it becomes.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream;
+use postrider_core::{
+    envelope::Envelope,
+    log::{Record, RecordRef},
+    transport::{Outcome, Publisher, Subscriber},
+};
+use postrider_testkit::transport::record;
+use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
+
+use support::{Own, url};
+
+fn to(prefix: &str) -> NatsPublisher {
+    NatsPublisher::builder(Access::new(&url()).unwrap()).prefix(prefix).build().unwrap()
+}
+
+async fn publish(publisher: &NatsPublisher, payload: &str) -> Outcome {
+    publisher.publish(vec![record(&Envelope::new("orders", "order.placed", payload.to_owned()))]).await.remove(0)
+}
+
+fn shown(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
+            format!("{} {}", outcome.name(), cause.code())
+        }
+        other => other.name().to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_that_no_stream_takes_is_rejected() {
+    let outcome = publish(&to("nobody-takes-this"), "x").await;
+    assert_eq!(shown(&outcome), "rejected no-stream");
+    assert!(format!("{outcome:?}").contains("nobody-takes-this.orders"), "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_stream_is_an_outage_and_a_message_that_is_too_large_for_it_is_not() {
+    let own = Own::new().await;
+    let config = stream::Config {
+        name: own.name.clone(),
+        subjects: vec![format!("{}.>", own.name)],
+        max_messages: 1,
+        max_message_size: 1_000,
+        discard: stream::DiscardPolicy::New,
+        ..stream::Config::default()
+    };
+    own.jetstream.update_stream(config).await.unwrap();
+    let publisher = to(&own.name);
+    assert_eq!(shown(&publish(&publisher, &"x".repeat(2_000)).await), "rejected too-large");
+    assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
+    assert_eq!(shown(&publish(&publisher, "x").await), "unavailable jetstream-10077");
+    assert_eq!(own.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_again_is_stored_once_and_a_replay_once_more() {
+    let own = Own::new().await;
+    let publisher = to(&own.name);
+    let first = record(&Envelope::new("orders", "order.placed", "x"));
+    let replayed = RecordRef::single(Record { replay: Some("again".into()), ..(*first).clone() });
+    for record in [&first, &first, &replayed, &replayed] {
+        assert_eq!(publisher.publish(vec![record.clone()]).await, [Outcome::Durable]);
+    }
+    assert_eq!(own.count().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_is_unavailable() {
+    // Bound and not listening: the port is ours and refuses connections.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let access = Access::new(&format!("nats://{}", socket.local_addr().unwrap())).unwrap();
+    let publisher = NatsPublisher::builder(access.clone()).build().unwrap();
+    assert_eq!(shown(&publish(&publisher, "x").await), "unavailable connect");
+    assert!(NatsSubscriber::builder(access, "s", "c").subscribe().await.err().unwrap().is_transient());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_made_only_when_asked_for_and_left_as_it_is_afterwards() {
+    let name = format!("D{}", uuid::Uuid::now_v7().simple());
+    let builder = NatsPublisher::builder(Access::new(&url()).unwrap()).prefix(&name);
+    for _ in 0..2 {
+        let publisher = builder.clone().declare(&name, 1).build().unwrap();
+        assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
+    }
+    assert!(builder.clone().declare("no spaces", 1).build().is_err());
+    assert!(builder.clone().declare(&name, 2).build().is_err());
+    assert!(builder.source("").build().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_event_is_received_all_the_same() {
+    let own = Own::new().await;
+    let client = async_nats::connect(url()).await.unwrap();
+    let subject = format!("{}.plain", own.name);
+    async_nats::jetstream::new(client).publish(subject.clone(), "hello".into()).await.unwrap().await.unwrap();
+    let builder = NatsSubscriber::builder(Access::new(&url()).unwrap(), &own.name, "plain");
+    assert!(builder.clone().subscribe().await.is_err(), "a consumer is made only when asked for");
+    let subscriber = builder.declare(&[], Duration::from_secs(30)).subscribe().await.unwrap();
+    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), (subject.as_str(), &b"hello"[..]));
+    assert_eq!(delivery.attempt, 1);
+}

@@ -1,0 +1,126 @@
+//! What the server says, and the outcome that it becomes.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::time::Duration;
+
+use postrider_core::{
+    envelope::Envelope,
+    transport::{Outcome, Publisher, Subscriber},
+};
+use postrider_testkit::{fault::Server, transport::record};
+use postrider_transport_redis::{Access, Builder, RedisPublisher, RedisSubscriber};
+
+use support::{Own, program, url};
+
+fn builder(own: &Own) -> Builder {
+    RedisPublisher::builder(Access::new(&url()).unwrap()).prefix(&own.prefix)
+}
+
+async fn publish(publisher: &RedisPublisher, topic: &str, payload: &str) -> Outcome {
+    publisher.publish(vec![record(&Envelope::new(topic, "order.placed", payload.to_owned()))]).await.remove(0)
+}
+
+fn shown(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
+            format!("{} {}", outcome.name(), cause.code())
+        }
+        other => other.name().to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_can_be_left_to_others_to_make() {
+    let own = Own::new();
+    let careful = builder(&own).make_streams(false).build().unwrap();
+    assert_eq!(shown(&publish(&careful, "orders", "x").await), "rejected no-stream");
+    assert_eq!(publish(&builder(&own).build().unwrap(), "orders", "x").await, Outcome::Durable);
+    assert_eq!(publish(&careful, "orders", "x").await, Outcome::Durable);
+    assert_eq!(own.events().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_one_message_is_not_one_of_its_neighbours() {
+    let own = Own::new();
+    let taken = format!("{}taken", own.prefix);
+    let mut connection = own.connection().await;
+    redis::cmd("SET").arg(&taken).arg("no stream").exec_async(&mut connection).await.unwrap();
+    let publisher = builder(&own).message_bytes_max(10).build().unwrap();
+    let batch = [("taken", "x"), ("fine", "x"), ("fine", "far too large"), ("fine", "y")];
+    let batch = batch.map(|(topic, payload)| record(&Envelope::new(topic, "n", payload)));
+    let outcomes: Vec<String> = publisher.publish(batch.to_vec()).await.iter().map(shown).collect();
+    assert_eq!(outcomes, ["rejected redis-wrongtype", "durable", "rejected too-large", "durable"]);
+    redis::cmd("DEL").arg(&taken).exec_async(&mut connection).await.unwrap();
+    assert_eq!(own.events().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_or_replicas_is_an_outage() {
+    let data = tempfile::tempdir().unwrap();
+    let folder = data.path().display().to_string();
+    let server = Server::start(&program(), |port| {
+        ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &folder, "--save", ""].map(str::to_owned).to_vec()
+    });
+    let url = format!("redis://{}", server.address());
+    let own = Own::on(&url);
+    let mut connection = own.connection().await;
+    let mut set = async |name: &str, value: &str| {
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(&mut connection).await.unwrap();
+    };
+    let publisher = RedisPublisher::builder(Access::new(&url).unwrap()).build().unwrap();
+    set("maxmemory", "1").await;
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-oom");
+    set("maxmemory", "0").await;
+    set("min-replicas-to-write", "1").await;
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-noreplicas");
+    set("min-replicas-to-write", "0").await;
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+    // Written, and on fewer servers than asked for: it may be there, so it is not settled.
+    let replicated =
+        RedisPublisher::builder(Access::new(&url).unwrap()).replicas(1).timeout(Duration::from_millis(200));
+    assert_eq!(shown(&publish(&replicated.build().unwrap(), "orders", "x").await), "unknown replicas");
+    set("requirepass", "canary").await;
+    let stranger = RedisPublisher::builder(Access::new(&url).unwrap()).build().unwrap();
+    assert_eq!(shown(&publish(&stranger, "orders", "x").await), "unavailable redis-noauth");
+    let wrong = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "wrong")).build().unwrap();
+    assert_eq!(shown(&publish(&wrong, "orders", "x").await), "unavailable denied");
+    let known = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "canary")).build().unwrap();
+    assert_eq!(publish(&known, "orders", "x").await, Outcome::Durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_is_unavailable() {
+    // Bound and not listening: the port is ours and refuses connections.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let access = Access::new(&format!("redis://{}", socket.local_addr().unwrap())).unwrap();
+    let publisher = RedisPublisher::builder(access.clone()).build().unwrap();
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable connect");
+    assert!(RedisSubscriber::builder(access, "g", ["s"]).subscribe().await.err().unwrap().is_transient());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_event_is_received_all_the_same_and_what_another_left_is_taken_over() {
+    let own = Own::new();
+    let stream = format!("{}plain", own.prefix);
+    let mut connection = own.connection().await;
+    redis::cmd("XADD").arg(&stream).arg("*").arg("colour").arg("red").exec_async(&mut connection).await.unwrap();
+    let builder = RedisSubscriber::builder(Access::new(&url()).unwrap(), "g", [&stream]);
+    assert!(builder.clone().subscribe().await.is_err(), "a group is made only when asked for");
+    let crashed = builder.clone().consumer("crashed").declare().subscribe().await.unwrap();
+    let delivery = crashed.receive(1).await.unwrap().remove(0);
+    assert_eq!(
+        (&*delivery.envelope.topic, &delivery.envelope.payload[..]),
+        (stream.as_str(), &br#"{"colour":"red"}"#[..])
+    );
+    drop(crashed);
+    let next = builder.consumer("next").claim_after(Duration::from_millis(50)).subscribe().await.unwrap();
+    let again = next.receive(1).await.unwrap().remove(0);
+    assert_eq!(again.envelope.id, delivery.envelope.id, "the same message has the same id");
+    assert_eq!(again.attempt, 2);
+    next.acknowledge(vec![again.receipt]).await.unwrap();
+    redis::cmd("DEL").arg(&stream).exec_async(&mut connection).await.unwrap();
+}
