@@ -137,15 +137,17 @@ async fn connect(client: TcpStream, shared: Arc<Shared>) {
     drop(server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    tokio::select! {
-        _ = pass(&mut from_client, &mut to_server, shared.traffic.subscribe()) => {}
-        _ = pass(&mut from_server, &mut to_client, shared.traffic.subscribe()) => {}
-        _ = ends.changed() => {
-            if *ends.borrow() == End::Reset {
-                drop(from_client.as_ref().set_zero_linger());
-                drop(from_server.as_ref().set_zero_linger());
-            }
-        }
+    let reset = tokio::select! {
+        _ = pass(&mut from_client, &mut to_server, shared.traffic.subscribe()) => false,
+        _ = pass(&mut from_server, &mut to_client, shared.traffic.subscribe()) => false,
+        _ = ends.changed() => *ends.borrow() == End::Reset,
+    };
+    if reset {
+        drop(from_client.as_ref().set_zero_linger());
+        drop(from_server.as_ref().set_zero_linger());
+        // Dropped, a half would first say that nothing more comes, and the reset would be an ordinary end.
+        to_client.forget();
+        to_server.forget();
     }
 }
 

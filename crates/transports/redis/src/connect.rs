@@ -48,7 +48,11 @@ impl Connection {
         if current.connection.is_none() {
             let connecting = self.client.get_multiplexed_async_connection_with_config(&self.config);
             let made = timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| late())?;
-            current.connection = Some(made.map_err(|e| error::connecting(&e, &self.shown))?);
+            let mut made = made.map_err(|e| error::connecting(&e, &self.shown))?;
+            // Whether we may speak at all is asked with something short: a server that wants a login calls anything longer a
+            // breach of the protocol instead of saying so.
+            redis::cmd("PING").exec_async(&mut made).await.map_err(|e| error::connecting(&e, &self.shown))?;
+            current.connection = Some(made);
             current.number += 1;
         }
         let connection = current.connection.clone().expect("there is one now");
