@@ -15,9 +15,9 @@ use crate::{
     lease::{Said, names},
 };
 
-/// Lanes are locked in the order of their ids, as everywhere. The node's own row tells whether it was asked to leave. Dead nodes that somebody else is just forgetting are left to
-/// them: two nodes that take each other for dead must not wait for each other. A replay waits while its route is paused, for
-/// both publish to the same destination.
+/// Lanes are locked in the order of their ids, as everywhere. The node's own row tells whether it was asked to leave. Dead
+/// nodes that somebody else is just forgetting are left to them: two nodes that take each other for dead must not wait for
+/// each other. A replay waits while its route is paused, for both publish to the same destination.
 const HEARTBEAT: &str = "
 WITH owned AS MATERIALIZED (
     SELECT route, number

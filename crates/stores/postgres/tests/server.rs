@@ -173,7 +173,7 @@ async fn plain_sql_enqueues() {
     assert_eq!(post.read_on().await.len(), 2);
 }
 
-/// The log has no check constraints: they would make every enqueue dearer by half.
+/// The log has no check constraints: they would make every enqueue some 40 % dearer.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_plain_sql_wrote_is_read_whatever_it_is() {
     let mut post = Post::new(20).await;
