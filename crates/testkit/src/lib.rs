@@ -5,6 +5,7 @@
 //!   [`subscriber_conformance!`].
 //! - [`envelopes`]: the envelopes that must survive every trip.
 //! - [`fault`]: wrappers that make a working store or publisher fail on purpose.
+//! - [`service`]: where the real servers are.
 //! - [`checker`]: from what was committed and what arrived, the verdict.
 //!
 //! The suites know the contracts and nothing else: no engine, no client library.
@@ -16,6 +17,8 @@ pub mod transport;
 pub mod envelopes;
 
 pub mod fault;
+
+pub mod service;
 
 pub mod checker;
 

@@ -1,10 +1,8 @@
 //! The binary on MariaDB or MySQL, end to end: migrated, enqueued into by itself and by plain SQL, relayed, looked at.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::process::Command;
 
+use postrider_testkit::service;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -14,16 +12,7 @@ const VARIABLE: &str = "POSTRIDER_TEST_MYSQL";
 
 /// The server: the one that the environment names, or the one that the workshop has started.
 fn server() -> String {
-    if let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
-        return url;
-    }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
-    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
-    let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
-    found
-        .expect("there is no MariaDB or MySQL server to test with; start one with `cargo xtask services up`")
-        .to_owned()
+    service::url(VARIABLE)
 }
 
 /// A database that is dropped at the end.

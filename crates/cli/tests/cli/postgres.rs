@@ -2,11 +2,11 @@
 
 use std::{
     io::Write,
-    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use postrider_testkit::service;
 use serde_json::Value;
 
 use crate::support::{Daemon, Workplace, wait_until};
@@ -15,14 +15,7 @@ const VARIABLE: &str = "POSTRIDER_TEST_POSTGRES";
 
 /// The server: the one that the environment names, or the one that the workshop has started.
 fn server() -> String {
-    if let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
-        return url;
-    }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
-    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
-    let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
-    found.expect("there is no PostgreSQL server to test with; start one with `cargo xtask services up`").to_owned()
+    service::url(VARIABLE)
 }
 
 /// What `psql` answered.

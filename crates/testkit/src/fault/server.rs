@@ -1,5 +1,5 @@
-//! A server as a process that a test may kill: started on a port of its own, killed without a word, started again on the
-//! same data.
+//! A server as a process that a test may kill: started on a port of its own, killed without a word or asked to end, started
+//! again on the same data.
 //!
 //! What the workshop has started is shared by all tests; one that a test kills must be its own.
 
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than any server takes to begin.
+/// Longer than any server takes to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that was started here. It is killed when this is dropped.
@@ -51,6 +51,21 @@ impl Server {
         if let Some(mut process) = self.process.take() {
             drop(process.kill());
             process.wait().expect("a process that was killed ends");
+        }
+    }
+
+    /// Asks it to end, with SIGTERM, and waits until it has.
+    ///
+    /// # Panics
+    /// If it cannot be asked, or does not end.
+    pub fn stop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        let asked = Command::new("kill").arg(process.id().to_string()).status();
+        assert!(asked.is_ok_and(|status| status.success()), "ask {} to end", self.program.display());
+        let begun = Instant::now();
+        while process.try_wait().expect("ask for a process").is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{} does not end", self.program.display());
+            thread::sleep(Duration::from_millis(10));
         }
     }
 

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::{
-    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -19,21 +18,17 @@ use postrider_core::{
     topic::TopicFilter,
 };
 use postrider_store_postgres::{Postgres, PostgresStore};
-use postrider_testkit::store::{Fixture, OpenTransaction};
+use postrider_testkit::{
+    service,
+    store::{Fixture, OpenTransaction},
+};
 use tokio_postgres::{Client, NoTls};
 
 const VARIABLE: &str = "POSTRIDER_TEST_POSTGRES";
 
 /// The server: the one that the environment names, or the one that the workshop has started.
 pub(crate) fn url() -> String {
-    if let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
-        return url;
-    }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
-    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
-    let found = noted.lines().find_map(|line| line.strip_prefix(VARIABLE)?.strip_prefix('='));
-    found.expect("there is no PostgreSQL server to test with; start one with `cargo xtask services up`").to_owned()
+    service::url(VARIABLE)
 }
 
 pub(crate) async fn connect() -> Client {

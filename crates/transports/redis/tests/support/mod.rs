@@ -6,38 +6,23 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
-use std::{
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
 use postrider_core::cloudevents::Received;
+use postrider_testkit::service;
 use postrider_transport_redis::read;
 use redis::aio::MultiplexedConnection;
 
 const VARIABLE: &str = "POSTRIDER_TEST_REDIS";
 
-/// Longer than anything here takes on the slowest machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
 /// The server: the one that the environment names, or the one that the workshop has started.
 pub(crate) fn url() -> String {
-    noted(VARIABLE).expect("there is no Redis server to test with; start one with `cargo xtask services up`")
+    service::url(VARIABLE)
 }
 
 /// The program, for a server of one's own.
 pub(crate) fn program() -> PathBuf {
-    noted(&format!("{VARIABLE}_DIR")).map_or_else(|| "redis-server".into(), |dir| Path::new(&dir).join("program"))
-}
-
-fn noted(variable: &str) -> Option<String> {
-    if let Some(value) = std::env::var(variable).ok().filter(|value| !value.is_empty()) {
-        return Some(value);
-    }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
-    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
-    noted.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('=')).map(str::to_owned)
+    service::program(VARIABLE, "redis-server")
 }
 
 /// Streams of one's own: those with this prefix.
@@ -79,13 +64,4 @@ impl Own {
 fn number(id: &str) -> (u64, u64) {
     let (time, sequence) = id.split_once('-').unwrap();
     (time.parse().unwrap(), sequence.parse().unwrap())
-}
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -1,0 +1,132 @@
+//! Where an outage is lived through: a store, a relay that publishes from it, and what was committed so far.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use postrider::{Envelope, Outbox, Relay, Route, relay::RelayHandle};
+use postrider_core::{cloudevents::Received, transport::Publisher};
+use postrider_store_sqlite::SqliteStore;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::told::Told;
+
+const KEYS: usize = 8;
+/// Messages of one [`Place::enqueue`].
+const ROUND: usize = 80;
+
+/// Longer than anything here takes on the slowest machine, a broker's restart included.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A store, its relay, and what was committed.
+pub struct Place {
+    _folder: TempDir,
+    path: PathBuf,
+    store: SqliteStore,
+    handle: RelayHandle,
+    told: Arc<Told>,
+    running: JoinHandle<postrider::Result<()>>,
+    committed: usize,
+}
+
+impl Place {
+    /// A fresh store, and a relay from it to this publisher, which runs from now on.
+    ///
+    /// # Panics
+    /// If there is no room for a file.
+    pub async fn new(publisher: impl Publisher + 'static) -> Self {
+        let folder = tempfile::tempdir().expect("a directory of its own");
+        let path = folder.path().join("shop.db");
+        let store = SqliteStore::open(&path).await.expect("open a fresh store");
+        let route = Route::new("broker", publisher).breaker(Duration::from_millis(10), Duration::from_millis(100));
+        let told = Arc::new(Told::default());
+        let relay = Relay::builder(Arc::new(store.clone())).route(route).observer(Arc::clone(&told) as _);
+        let relay = relay.build().expect("a relay with one route");
+        let handle = relay.handle();
+        let running = tokio::spawn(relay.run());
+        Self { _folder: folder, path, store, handle, told, running, committed: 0 }
+    }
+
+    /// Commits a round of messages over all keys, each in its own transaction.
+    pub fn enqueue(&mut self) {
+        enqueue(&self.path, &self.store, self.committed);
+        self.committed += ROUND;
+        self.store.wake();
+    }
+
+    /// How many messages were committed.
+    #[must_use]
+    pub fn committed(&self) -> usize {
+        self.committed
+    }
+
+    /// Waits until everything that was committed is delivered.
+    pub async fn delivered(&self) {
+        self.until("everything is delivered", || self.handle.stats().durable() == self.committed as u64).await;
+    }
+
+    /// How often the relay has seen that the destination is not there.
+    #[must_use]
+    pub fn openings(&self) -> usize {
+        self.told.count("opened")
+    }
+
+    /// Waits until it has seen so as often as that.
+    pub async fn opened(&self, times: usize) {
+        self.until("the breaker opens", || self.openings() >= times).await;
+    }
+
+    /// Ends the relay and judges what arrived, given in the order of arrival.
+    ///
+    /// # Panics
+    /// If something is missing, out of order, was rejected or given up.
+    pub async fn judge(self, arrived: &[Received]) {
+        self.handle.drain();
+        self.running.await.expect("the relay does not panic").expect("the relay ends well");
+        let expected: BTreeMap<String, Vec<usize>> =
+            (0..KEYS).map(|key| (format!("key-{key}"), (key..self.committed).step_by(KEYS).collect())).collect();
+        assert_eq!(first_arrivals(arrived), expected, "everything arrives, in order per key");
+        let paid = self.told.count("dead") + self.told.count("rejected");
+        assert_eq!(paid, 0, "no message pays for an outage: {}", self.told.shown());
+    }
+
+    /// Waits until something is so.
+    async fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !so() {
+            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}; the relay told: {}", self.told.shown());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn enqueue(path: &Path, store: &SqliteStore, from: usize) {
+    let outbox = Outbox::new(store.dialect());
+    let mut connection = rusqlite::Connection::open(path).expect("open the store's file");
+    for number in from..from + ROUND {
+        let envelope =
+            Envelope::new("orders", "order.placed", number.to_string()).with_key(format!("key-{}", number % KEYS));
+        let mut tx = connection.transaction().expect("begin");
+        outbox.enqueue_raw(&mut tx, vec![envelope]).expect("enqueue");
+        tx.commit().expect("commit");
+    }
+}
+
+/// First arrivals of each key, in order.
+fn first_arrivals(events: &[Received]) -> BTreeMap<String, Vec<usize>> {
+    let mut arrived: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for event in events {
+        let text = std::str::from_utf8(&event.envelope.payload).expect("the payload is a number");
+        let number: usize = text.parse().expect("the payload is a number");
+        let key = event.envelope.key.as_ref().expect("every message has a key");
+        let line = arrived.entry(key.to_string()).or_default();
+        if !line.contains(&number) {
+            line.push(number);
+        }
+    }
+    arrived
+}
