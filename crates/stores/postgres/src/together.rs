@@ -1,12 +1,13 @@
 //! Questions that are asked at the same moment, answered by one statement.
 //!
-//! The lanes of a node that has nothing to do look for work at common moments. Whoever comes first waits until the others of
-//! that moment have had their turn, asks for all of them, and hands out the answers; so an idle node costs the same with one
-//! lane and with a hundred. An answer was always asked for after its question.
+//! The lanes of a node that has nothing to do look for work at common moments. Whoever comes first waits for as many as have
+//! met lately, though not for long, asks for all of them, and hands out the answers; so an idle node costs the same with one
+//! lane and with a hundred, and one lane waits for nobody. An answer was always asked for after its question.
 
 use std::{
     mem,
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use postrider_core::BoxFuture;
@@ -14,17 +15,31 @@ use tokio::sync::oneshot;
 
 use crate::error::Work;
 
-/// How often the first one lets others go before it asks.
+/// How often the first one lets others go before it asks, at least.
 const TURNS: usize = 16;
+
+/// How long it waits for as many as have met lately: as long as it takes to wake the other threads.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+/// So many smaller meetings, and the larger one is forgotten.
+const MEETINGS: u32 = 32;
 
 /// A place where questions meet.
 pub(crate) struct Together<Q, A> {
-    waiting: Mutex<Vec<(Q, oneshot::Sender<A>)>>,
+    meeting: Mutex<Meeting<Q, A>>,
+}
+
+struct Meeting<Q, A> {
+    waiting: Vec<(Q, oneshot::Sender<A>)>,
+    /// As many have met lately.
+    usual: usize,
+    /// Meetings since then that were smaller.
+    smaller: u32,
 }
 
 impl<Q, A> Default for Together<Q, A> {
     fn default() -> Self {
-        Self { waiting: Mutex::default() }
+        Self { meeting: Mutex::new(Meeting { waiting: Vec::new(), usual: 1, smaller: 0 }) }
     }
 }
 
@@ -39,11 +54,10 @@ impl<Q: Clone + Send, A: Send> Together<Q, A> {
         let (sender, receiver) = oneshot::channel();
         if self.join(question.clone(), sender) {
             let leading = Leading(self);
-            for _ in 0..TURNS {
-                tokio::task::yield_now().await;
-            }
+            self.wait_for_the_others().await;
             let (questions, senders): (Vec<Q>, Vec<_>) = leading.0.take().into_iter().unzip();
             mem::forget(leading);
+            self.note(questions.len());
             for (sender, answer) in senders.into_iter().zip(answers(questions).await?) {
                 // Whoever does not want it any more was dropped.
                 let _ = sender.send(answer);
@@ -55,15 +69,42 @@ impl<Q: Clone + Send, A: Send> Together<Q, A> {
         }
     }
 
+    async fn wait_for_the_others(&self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        let began = Instant::now();
+        while self.some_are_missing() && began.elapsed() < PATIENCE {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn some_are_missing(&self) -> bool {
+        let meeting = self.meeting();
+        meeting.waiting.len() < meeting.usual
+    }
+
     /// Whether it is the first.
     fn join(&self, question: Q, sender: oneshot::Sender<A>) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push((question, sender));
-        waiting.len() == 1
+        let mut meeting = self.meeting();
+        meeting.waiting.push((question, sender));
+        meeting.waiting.len() == 1
     }
 
     fn take(&self) -> Vec<(Q, oneshot::Sender<A>)> {
-        mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut self.meeting().waiting)
+    }
+
+    fn note(&self, met: usize) {
+        let mut meeting = self.meeting();
+        meeting.smaller = if met < meeting.usual { meeting.smaller + 1 } else { 0 };
+        if met >= meeting.usual || meeting.smaller > MEETINGS {
+            (meeting.usual, meeting.smaller) = (met, 0);
+        }
+    }
+
+    fn meeting(&self) -> std::sync::MutexGuard<'_, Meeting<Q, A>> {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,6 +140,21 @@ mod tests {
         assert_eq!(found, (1..=20).map(|question| question * 10).collect::<Vec<_>>());
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         assert_eq!(together.ask(7, answers).await.unwrap(), 70, "the next moment has its own");
+    }
+
+    #[test]
+    fn as_many_as_met_lately_are_waited_for() {
+        let together: Together<u32, u32> = Together::default();
+        let usual = |met: usize| {
+            together.note(met);
+            together.meeting().usual
+        };
+        assert_eq!([usual(8), usual(3), usual(5)], [8, 8, 8], "one that was split is no reason to split again");
+        assert_eq!(usual(9), 9);
+        for _ in 0..MEETINGS {
+            assert_eq!(usual(2), 9);
+        }
+        assert_eq!(usual(2), 2, "who does not come any more is not waited for");
     }
 
     #[tokio::test]
