@@ -18,6 +18,7 @@ use crate::{
     SqliteStore,
     dialect::{Clock, PREFIX, Sqlite},
     error::{Fault, Work},
+    identity::Identity,
     migrations,
     wake::Waker,
     worker::{Db, Worker},
@@ -122,6 +123,7 @@ impl Builder {
             dialect,
             waker,
             file,
+            identity: Identity::of(&self.path),
         })
     }
 

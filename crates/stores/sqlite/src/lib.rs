@@ -54,6 +54,7 @@ mod wake;
 
 mod config;
 mod error;
+mod identity;
 pub mod migrations;
 mod text;
 mod worker;
@@ -62,7 +63,6 @@ use std::{fmt, path::Path, sync::Arc};
 
 use postrider_core::Result;
 
-use crate::worker::Worker;
 pub use crate::{
     config::Builder,
     dialect::{Clock, PREFIX, PREFIX_BYTES_MAX, Sqlite},
@@ -70,6 +70,7 @@ pub use crate::{
     group::GroupCommit,
     wake::Waker,
 };
+use crate::{identity::Identity, worker::Worker};
 
 /// A handle on one store. Cheap to clone; its threads end when the last clone is dropped.
 ///
@@ -83,6 +84,7 @@ pub struct SqliteStore {
     dialect: Sqlite,
     waker: Waker,
     file: Arc<str>,
+    identity: Identity,
 }
 
 impl SqliteStore {

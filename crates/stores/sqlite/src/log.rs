@@ -28,8 +28,11 @@ impl Log for SqliteStore {
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
-        let node = node.clone();
-        Box::pin(self.writer.run("heartbeat", move |db| db.write(|db, now| lease::heartbeat(db, &node, now))))
+        let (node, identity) = (node.clone(), self.identity.clone());
+        Box::pin(self.writer.run("heartbeat", move |db| {
+            identity.check()?;
+            db.write(|db, now| lease::heartbeat(db, &node, now))
+        }))
     }
 
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {

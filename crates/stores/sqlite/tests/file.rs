@@ -43,6 +43,21 @@ async fn two_stores_on_one_file_fence_each_other() {
     assert!(outpost.store.settle(&outpost.lease, &settlement).await.unwrap_err().is_fenced());
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_is_noticed_with_the_next_heartbeat() {
+    let outpost = Outpost::new().await;
+    let (node, away) = (support::node(), outpost.path.with_extension("away"));
+    outpost.store.heartbeat(&node).await.unwrap();
+    fs::rename(&outpost.path, &away).unwrap();
+    let gone = outpost.store.heartbeat(&node).await.unwrap_err();
+    assert!(gone.is_transient() && gone.to_string().contains("removed or replaced"), "{gone}");
+    fs::copy(&away, &outpost.path).unwrap();
+    outpost.store.heartbeat(&node).await.expect_err("a copy is another file");
+    fs::rename(&away, &outpost.path).unwrap();
+    outpost.store.heartbeat(&node).await.expect("it is back");
+}
+
 /// Runs this very test in a process of its own, which enqueues and ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_of_another_process_is_hinted_and_read() {

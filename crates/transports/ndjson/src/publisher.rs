@@ -32,7 +32,7 @@ impl NdjsonPublisher {
 
     /// Appends to a file, which is made if it is not there, and syncs every batch to disk. Others may append to it at the
     /// same time. A torn last line, as a crash leaves it, is completed by a line break with the next write, whoever makes
-    /// it. The file stays open: to rotate it, move it away and restart.
+    /// it. A file that was moved away or removed is made anew with the next batch: to rotate it, move it away.
     ///
     /// # Errors
     /// If the file cannot be opened for appending, or its directory not be synced.

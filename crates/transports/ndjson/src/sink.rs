@@ -3,11 +3,14 @@
 //! A file may have several writers: two relays, or a new process beside one that was killed in the middle of a line. Each
 //! batch is therefore written under an exclusive lock of the file, and begins with a look at its last byte: if that is no
 //! line break, somebody left a torn line, and the batch begins with one. The lock ends with the process that holds it.
+//!
+//! A file that was moved away or removed is no longer where its readers look. So each batch also asks whether the path
+//! still means the open file, and opens it anew if not: that is all that rotation needs.
 
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// A destination of whole batches.
@@ -28,6 +31,7 @@ pub(crate) struct Stream {
 
 /// A file that is appended to.
 pub(crate) struct SharedFile {
+    path: PathBuf,
     file: File,
     sync: bool,
     /// Pipes and devices have no end to look at, and nothing to lock it for.
@@ -47,13 +51,9 @@ impl Sink {
 
     /// Opens a file to append to, or makes it.
     pub(crate) fn file(path: &Path) -> io::Result<Self> {
-        let is_new = !path.exists();
-        let file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
+        let file = open(path)?;
         let regular = file.metadata()?.is_file();
-        if is_new {
-            sync_directory(path)?;
-        }
-        Ok(Self::File(SharedFile { file, sync: true, regular, torn: false }))
+        Ok(Self::File(SharedFile { path: path.to_owned(), file, sync: true, regular, torn: false }))
     }
 
     pub(crate) fn set_sync(&mut self, on: bool) {
@@ -102,7 +102,7 @@ impl Stream {
 
 impl SharedFile {
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        let locked = self.lock()?;
+        let locked = self.lock_where_readers_look()?;
         let written = self.append(lines);
         self.torn = written.is_err();
         if locked {
@@ -110,6 +110,19 @@ impl SharedFile {
             let _ = self.file.unlock();
         }
         written
+    }
+
+    /// As [`lock`](Self::lock), of the file that the path means now.
+    fn lock_where_readers_look(&mut self) -> io::Result<bool> {
+        let mut locked = self.lock()?;
+        // Ends unless somebody moves it away each time that it was opened.
+        while self.regular && !is_at(&self.file, &self.path)? {
+            // Closing the old one gives its lock back.
+            self.file = open(&self.path)?;
+            self.regular = self.file.metadata()?.is_file();
+            locked = self.lock()?;
+        }
+        Ok(locked)
     }
 
     /// Waits until nobody else writes. Some file systems cannot lock; there the file must have one writer.
@@ -145,6 +158,33 @@ fn ends_torn(file: &mut File) -> io::Result<bool> {
     file.seek(SeekFrom::End(-1))?;
     file.read_exact(&mut last)?;
     Ok(last != *b"\n")
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let is_new = !path.exists();
+    let file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
+    if is_new {
+        sync_directory(path)?;
+    }
+    Ok(file)
+}
+
+/// Whether the path still means this file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (open, there) = (file.metadata()?, std::fs::metadata(path));
+    match there {
+        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// An open file cannot be moved or removed.
+#[cfg(not(unix))]
+fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// A new file survives a crash of the machine only if its directory has been synced.

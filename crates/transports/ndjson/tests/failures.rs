@@ -54,6 +54,28 @@ async fn a_torn_last_line_does_not_swallow_its_successor() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_is_moved_away_or_removed_is_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, rotated) = (directory.path().join("events.ndjson"), directory.path().join("events.1"));
+    let publisher = NdjsonPublisher::file(&path).unwrap();
+    let ids = |sent: &[Envelope]| sent.iter().map(|envelope| envelope.id).collect::<Vec<_>>();
+    let read = |path: &Path| readable(&std::fs::read(path).unwrap());
+    let batches = [envelopes(2), envelopes(2), envelopes(2)];
+    publish(&publisher, &batches[0]).await;
+    std::fs::rename(&path, &rotated).unwrap();
+    publish(&publisher, &batches[1]).await;
+    assert_eq!((read(&rotated), read(&path)), (ids(&batches[0]), ids(&batches[1])));
+    std::fs::remove_file(&path).unwrap();
+    publish(&publisher, &batches[2]).await;
+    assert_eq!(read(&path), ids(&batches[2]), "nobody writes to a file that no reader can find");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let refused = publisher.publish(vec![record(&Envelope::new("t", "n", "{}"))]).await;
+    assert!(matches!(refused[0], Outcome::Unavailable(_)), "{refused:?}");
+}
+
 /// What a process leaves behind that is killed in the middle of a line.
 fn tear(path: &Path) {
     let mut file = OpenOptions::new().append(true).open(path).expect("open the file");
