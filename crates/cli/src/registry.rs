@@ -6,7 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use postrider::{
     Envelope, Result,
-    core::{BoxFuture, admin::StoreAdmin, log::Log, transport::Publisher},
+    core::{BoxFuture, admin::StoreAdmin, log::Log, migration::Standing, transport::Publisher},
 };
 
 use crate::{
@@ -88,10 +88,10 @@ pub(crate) trait StoreAdapter: Sync {
     fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()>;
 
     /// Every migration as a line for people, and whether it is applied.
-    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>>;
+    fn migrations(&self, place: &Place) -> Result<Vec<Standing>>;
 
-    /// Applies what is pending and returns it as lines. A store beside another one is made only with `new_store`.
-    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<String>>;
+    /// Applies what is pending and returns it. A store beside another one is made only with `new_store`.
+    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>>;
 
     /// All migrations as a script.
     fn migration_script(&self, place: &Place) -> Result<String>;

@@ -42,7 +42,9 @@ pub mod percent;
 
 pub mod admin;
 pub mod browse;
+pub mod capture;
 pub mod doctor;
+pub mod migration;
 
 pub mod capability;
 pub mod error;

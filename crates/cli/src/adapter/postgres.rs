@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
-    core::BoxFuture,
+    core::{BoxFuture, migration::Standing},
     postgres::{self, Postgres, PostgresStore, SCHEMA, migrations},
 };
 
@@ -48,19 +48,17 @@ impl StoreAdapter for Adapter {
         })
     }
 
-    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {
-        let standings = wait(async { migrations::status(&url(place), &dialect(place)?).await })?;
-        Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
+    fn migrations(&self, place: &Place) -> Result<Vec<Standing>> {
+        wait(async { migrations::status(&url(place), &dialect(place)?).await })
     }
 
-    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<String>> {
-        let applied = wait(async {
+    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>> {
+        wait(async {
             if !new_store {
                 refuse_second(place).await?;
             }
             migrations::up(&url(place), &dialect(place)?).await
-        })?;
-        Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
+        })
     }
 
     fn migration_script(&self, place: &Place) -> Result<String> {

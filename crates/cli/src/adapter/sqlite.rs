@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
-    core::BoxFuture,
+    core::{BoxFuture, migration::Standing},
     sqlite::{self, PREFIX, Sqlite, SqliteStore, migrations},
 };
 use rusqlite::{Connection, TransactionBehavior};
@@ -51,14 +51,12 @@ impl StoreAdapter for Adapter {
         Ok(())
     }
 
-    fn migrations(&self, place: &Place) -> Result<Vec<(String, bool)>> {
-        let standings = migrations::status(&place.path, &dialect(place)?)?;
-        Ok(standings.iter().map(|standing| (standing.to_string(), standing.applied_at.is_some())).collect())
+    fn migrations(&self, place: &Place) -> Result<Vec<Standing>> {
+        migrations::status(&place.path, &dialect(place)?)
     }
 
-    fn migrate(&self, place: &Place, _new_store: bool) -> Result<Vec<String>> {
-        let applied = migrations::up(&place.path, &dialect(place)?)?;
-        Ok(applied.iter().map(|standing| format!("{:04} {}", standing.version, standing.name)).collect())
+    fn migrate(&self, place: &Place, _new_store: bool) -> Result<Vec<Standing>> {
+        migrations::up(&place.path, &dialect(place)?)
     }
 
     fn migration_script(&self, place: &Place) -> Result<String> {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use postrider::postgres::{
-    Postgres, SCHEMA,
-    capture::{self, Capture, Script, Source},
+use postrider::{
+    core::capture::{Capture, Source},
+    mysql::{self, Mysql},
+    postgres::{self, Postgres},
 };
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
-    /// Prints the SQL that makes the triggers of a PostgreSQL table. Nothing is applied.
+    /// Prints the SQL that makes the triggers of a table. Nothing is applied.
     Generate(Box<Arguments>),
 }
 
@@ -43,21 +44,33 @@ pub(crate) struct Arguments {
     /// The column that says in which order the existing rows were written. Default: as they lie in the table.
     #[arg(long, value_name = "COLUMN", requires = "with_existing")]
     order_by: Option<String>,
-    /// The schema of the store's tables.
-    #[arg(long, value_name = "SCHEMA", default_value = SCHEMA)]
-    schema: String,
-    /// What the names of the store's tables begin with.
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    table_prefix: String,
+    /// Whose SQL it is.
+    #[arg(long, value_enum, default_value = "postgres")]
+    dialect: Dialect,
+    /// The schema of the store's tables, or their database where it is not that of the captured ones (MySQL). Default:
+    /// postrider.
+    #[arg(long, value_name = "SCHEMA")]
+    schema: Option<String>,
+    /// What the names of the store's tables begin with. Default: nothing, or postrider_ (MySQL).
+    #[arg(long, value_name = "PREFIX")]
+    table_prefix: Option<String>,
     /// Prints the SQL that removes the triggers instead.
     #[arg(long)]
     drop: bool,
-    /// Looks at this database first and refuses tables and columns that it does not have.
+    /// Looks at this database first and refuses tables and columns that it does not have. For MySQL it also says which
+    /// columns a row has.
     #[arg(long, value_name = "URL")]
     check: Option<String>,
     /// Writes to a file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Dialect {
+    Postgres,
+    /// MariaDB and MySQL.
+    Mysql,
 }
 
 /// Tables whose columns are known.
@@ -69,15 +82,10 @@ enum Layout {
 
 pub(crate) async fn run(action: &Action) -> Outcome {
     let Action::Generate(arguments) = action;
-    let dialect = Postgres::new(&arguments.schema, &arguments.table_prefix)?;
-    let script = Script::new(&dialect, arguments.captures()?)?;
-    if let Some(url) = &arguments.check {
-        let problems = capture::check(url, &script).await?;
-        if !problems.is_empty() {
-            return Err(Failure::usage(format!("the database does not have it\n  {}", problems.join("\n  "))));
-        }
-    }
-    let sql = if arguments.drop { script.remove() } else { script.create() };
+    let sql = match arguments.dialect {
+        Dialect::Postgres => arguments.for_postgres().await?,
+        Dialect::Mysql => arguments.for_mysql().await?,
+    };
     match &arguments.output {
         None => print(&sql),
         Some(path) => std::fs::write(path, sql)
@@ -87,6 +95,28 @@ pub(crate) async fn run(action: &Action) -> Outcome {
 }
 
 impl Arguments {
+    async fn for_postgres(&self) -> Outcome<String> {
+        let schema = self.schema.as_deref().unwrap_or(postgres::SCHEMA);
+        let dialect = Postgres::new(schema, self.table_prefix.as_deref().unwrap_or_default())?;
+        let script = postgres::capture::Script::new(&dialect, self.captures()?)?;
+        if let Some(url) = &self.check {
+            refuse(&postgres::capture::check(url, &script).await?)?;
+        }
+        Ok(if self.drop { script.remove() } else { script.create() })
+    }
+
+    async fn for_mysql(&self) -> Outcome<String> {
+        let dialect = Mysql::with_prefix(self.table_prefix.as_deref().unwrap_or(mysql::PREFIX))?;
+        let captures = self.captures()?;
+        let tables = match &self.check {
+            Some(url) => Some(mysql::capture::Tables::look(url, &captures).await?),
+            None => None,
+        };
+        refuse(&tables.as_ref().map(|tables| tables.problems(&captures)).unwrap_or_default())?;
+        let script = mysql::capture::Script::new(&dialect, self.schema.as_deref(), captures, tables.as_ref())?;
+        Ok(if self.drop { script.remove() } else { script.create() })
+    }
+
     fn captures(&self) -> Outcome<Vec<Capture>> {
         if let Some(path) = &self.mapping {
             return config::capture::load(path);
@@ -109,6 +139,13 @@ impl Arguments {
         }
         Ok(vec![capture])
     }
+}
+
+fn refuse(problems: &[String]) -> Outcome<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("the database does not have it\n  {}", problems.join("\n  "))))
 }
 
 /// The trace context is the one header whose column has a format of its own.

@@ -1,6 +1,7 @@
 //! `postrider migrate`: the schema of a store, looked at, planned, applied or printed.
 
 use clap::{Args, Subcommand};
+use postrider::core::migration::Standing;
 use serde_json::{Value, json};
 
 use super::store::StoreArguments;
@@ -41,6 +42,8 @@ pub(crate) struct Up {
     new_store: bool,
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Args)]
@@ -83,37 +86,44 @@ pub(crate) fn run(action: &Action) -> Outcome {
 fn status(look: &Look) -> Outcome {
     let (adapter, place) = look.store.find()?;
     let migrations = adapter.migrations(&place)?;
-    look.output.list(|| as_json(&migrations), || migrations.iter().map(|(line, _)| format!("{line}\n")).collect());
-    let complete = migrations.iter().all(|(_, applied)| *applied);
+    look.output.list(|| as_json(&migrations), || migrations.iter().map(|standing| format!("{standing}\n")).collect());
+    let complete = migrations.iter().all(|standing| standing.applied_at.is_some());
     Ok(if complete { Code::Done } else { Code::Problem })
 }
 
 fn plan(look: &Look) -> Outcome {
     let (adapter, place) = look.store.find()?;
     let mut pending = adapter.migrations(&place)?;
-    pending.retain(|(_, applied)| !applied);
+    pending.retain(|standing| standing.applied_at.is_none());
     look.output.list(
         || as_json(&pending),
         || match pending.as_slice() {
             [] => UP_TO_DATE.to_owned(),
-            pending => pending.iter().map(|(line, _)| format!("{line}\n")).collect(),
+            pending => pending.iter().map(|standing| format!("{standing}\n")).collect(),
         },
     );
     Ok(Code::Done)
 }
 
-fn as_json(migrations: &[(String, bool)]) -> Vec<Value> {
-    migrations.iter().map(|(line, applied)| json!({ "migration": line, "applied": applied })).collect()
+fn as_json(migrations: &[Standing]) -> Vec<Value> {
+    let one = |standing: &Standing| {
+        json!({
+            "version": standing.version, "name": standing.name, "checksum": standing.checksum,
+            "applied_at": standing.applied_at.map(|at| at.to_string()),
+        })
+    };
+    migrations.iter().map(one).collect()
 }
 
 fn up(arguments: &Up) -> Outcome {
     let (adapter, place) = arguments.store.find()?;
     let applied = adapter.migrate(&place, arguments.new_store)?;
-    if applied.is_empty() {
-        print(UP_TO_DATE);
-    }
-    for line in applied {
-        print(format_args!("applied {line}\n"));
-    }
+    arguments.output.list(
+        || as_json(&applied),
+        || match applied.as_slice() {
+            [] => UP_TO_DATE.to_owned(),
+            applied => applied.iter().map(|done| format!("applied {:04} {}\n", done.version, done.name)).collect(),
+        },
+    );
     Ok(Code::Done)
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 
 use postrider::{
     Error,
-    postgres::capture::{Capture, Operation, Payload, Source},
+    core::capture::{Capture, Operation, Payload, Source},
 };
 use toml::de::DeValue;
 

@@ -97,3 +97,32 @@ fn a_mistyped_prefix_makes_no_second_store() {
     let wrong = workplace.run(&["status", "--store", "mysql://me:canary@127.0.0.1:1/d"]);
     assert!(wrong.code != 0 && !wrong.stderr.contains("canary"), "{wrong:?}");
 }
+
+#[test]
+fn a_mapping_becomes_triggers_that_the_client_applies() {
+    let (database, workplace) = (Database::fresh("capture"), Workplace::new());
+    let url = database.url();
+    assert_eq!(workplace.run(&["migrate", "up", "--store", &url]).code, 0);
+    database.client(&database.name, "CREATE TABLE orders (id INT PRIMARY KEY, total DECIMAL(8, 2))");
+    let mapping = format!(
+        "[[capture]]\ntable = \"{}.orders\"\ntopic = \"orders\"\nkey = \"id\"\ninsert = {{ name = \"order.placed\" }}\n",
+        database.name
+    );
+    workplace.write("capture.toml", mapping);
+    let generate = ["capture", "generate", "--dialect", "mysql", "--mapping", "capture.toml"];
+    let blind = workplace.run(&generate);
+    assert!(blind.code == 2 && blind.stderr.contains("--check URL"), "{blind:?}");
+    let made = workplace.run(&[&generate[..], &["--check", &url]].concat());
+    assert_eq!(made.code, 0, "{made:?}");
+    database.client(&database.name, &made.stdout);
+    database.client(&database.name, "INSERT INTO orders VALUES (1, 9.5), (2, 3)");
+    let listed = workplace.run(&["message", "list", "--store", &url, "--output", "json"]);
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    let names: Vec<_> = listed["messages"].as_array().unwrap().iter().map(|message| &message["name"]).collect();
+    assert_eq!(names, ["order.placed", "order.placed"], "{listed}");
+    let dropped = workplace.run(&[&generate[..], &["--check", &url, "--drop"]].concat());
+    database.client(&database.name, &dropped.stdout);
+    database.client(&database.name, "INSERT INTO orders VALUES (3, 1)");
+    let count = workplace.run(&["message", "list", "--store", &url, "--output", "ndjson"]).stdout.lines().count();
+    assert_eq!(count, 2);
+}

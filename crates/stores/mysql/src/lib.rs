@@ -58,6 +58,7 @@ mod lease;
 mod route;
 
 mod admin;
+pub mod capture;
 
 mod wake;
 

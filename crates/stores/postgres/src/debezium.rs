@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use postrider_core::{
     Error, ErrorKind, Result,
+    capture::{Table, check_identifier},
     envelope::Envelope,
     headers::{self, Headers},
     key::OrderingKey,
@@ -16,7 +17,7 @@ use postrider_core::{
 
 use crate::{
     enlist::{self, Array, Column, Kind, Layout},
-    quote::{Table, check_identifier, identifier},
+    quote::identifier,
 };
 
 /// The `S` of [`Enlist<S>`](postrider_core::enlist::Enlist) for a table that Debezium's event router reads. Cheap to clone.

@@ -115,9 +115,9 @@ pub use crate::{
     debezium::{DebeziumOutbox, PayloadType},
     dialect::{PREFIX_BYTES_MAX, Postgres, SCHEMA, SCHEMA_BYTES_MAX},
     error::error,
-    quote::Table,
     wake::{Notifier, Waker},
 };
+pub use postrider_core::capture::Table;
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///

@@ -5,7 +5,7 @@
 //! migration that was cut off begins again; two openers that race take turns by a named lock of the server. A database that
 //! is newer than this program is refused rather than guessed at.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
 
@@ -16,6 +16,8 @@ use crate::{
     error::Work,
     server::has_trigger,
 };
+
+pub use postrider_core::migration::Standing;
 
 /// Every migration, oldest first. Append only.
 const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
@@ -79,29 +81,6 @@ fn statements(text: &str) -> impl Iterator<Item = String> + '_ {
             .to_owned()
     };
     text.split(";\n").map(code).filter(|statement| !statement.is_empty())
-}
-
-/// One migration, as it stands in one database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number.
-    pub version: u32,
-    /// What it is called.
-    pub name: String,
-    /// The checksum of its text.
-    pub checksum: String,
-    /// When it was applied, if it was.
-    pub applied_at: Option<Timestamp>,
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04} {}: ", self.version, self.name)?;
-        match self.applied_at {
-            Some(at) => write!(f, "applied at {at}"),
-            None => f.write_str("pending"),
-        }
-    }
 }
 
 /// Every migration and whether it is applied.

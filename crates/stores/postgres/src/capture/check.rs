@@ -67,10 +67,10 @@ async fn look(db: &Db<'_>, capture: &Capture, problems: &mut Vec<String>) -> Wor
             problems.push(format!("the column `{name}` of {table} has the type {ty}, which is no {what}"));
         }
     };
-    if let Payload::Column(column) = &capture.payload {
+    if let Payload::Column(column) = capture.carried() {
         fits(column, "payload: bytes, text or JSON", &PAYLOADS);
     }
-    if let Some(column) = &capture.id {
+    if let Some(column) = capture.id_column() {
         fits(column, "message id: a UUID, also as text", &IDS);
     }
     Ok(())

@@ -7,10 +7,8 @@
 
 mod roles;
 
-use std::fmt;
-
 use deadpool_postgres::Object;
-use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
     access::Access,
@@ -19,6 +17,8 @@ use crate::{
     error::{Fault, Work, corrupt},
     values::Instant,
 };
+
+pub use postrider_core::migration::Standing;
 
 pub use self::roles::{Roles, roles};
 
@@ -68,29 +68,6 @@ impl Migration {
         let text = dialect.render(self.template).replace("BLOCK_BITS", &block_bits.to_string());
         let note = dialect.render("INSERT INTO {migration} (version, name, checksum)");
         format!("-- migration {version}: {name}\n{text}\n{note} VALUES ({version}, '{name}', '{checksum}');\n")
-    }
-}
-
-/// One migration, as it stands in one database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number.
-    pub version: u32,
-    /// What it is called.
-    pub name: String,
-    /// The checksum of its text.
-    pub checksum: String,
-    /// When it was applied, if it was.
-    pub applied_at: Option<Timestamp>,
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04} {}: ", self.version, self.name)?;
-        match self.applied_at {
-            Some(at) => write!(f, "applied at {at}"),
-            None => f.write_str("pending"),
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! lock: two openers that race apply each of them once, and a crash leaves all of them or none. A database that is newer
 //! than this program is refused rather than guessed at.
 
-use std::{fmt, path::Path};
+use std::path::Path;
 
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -15,6 +15,8 @@ use crate::{
     dialect::Sqlite,
     error::{Fault, Work},
 };
+
+pub use postrider_core::migration::Standing;
 
 /// Every migration, oldest first. Append only.
 const MIGRATIONS: [Migration; 4] = [
@@ -55,29 +57,6 @@ impl Migration {
         let note =
             format!("INSERT INTO {{p}}migration (version, name, checksum) VALUES ({version}, '{name}', '{checksum}');");
         format!("-- migration {version}: {name}\n{}\n{}\n", dialect.render(self.template), dialect.render(&note))
-    }
-}
-
-/// One migration, as it stands in one database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number.
-    pub version: u32,
-    /// What it is called.
-    pub name: String,
-    /// The checksum of its text.
-    pub checksum: String,
-    /// When it was applied, if it was.
-    pub applied_at: Option<Timestamp>,
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04} {}: ", self.version, self.name)?;
-        match self.applied_at {
-            Some(at) => write!(f, "applied at {at}"),
-            None => f.write_str("pending"),
-        }
     }
 }
 

@@ -1,16 +1,21 @@
 //! A topic or name that is put together from columns: `outbox.event.${aggregatetype}`.
 
-use postrider_core::{Error, Result, topic::check_name};
-
-use crate::quote::{check_identifier, identifier, literal};
+use super::table::check_identifier;
+use crate::{
+    error::{Error, Result},
+    topic::check_name,
+};
 
 /// Text with columns in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
+/// A part of a [`Template`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+pub enum Piece {
+    /// As it is.
     Text(String),
+    /// The value of a column.
     Column(String),
 }
 
@@ -47,13 +52,10 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The expression, with the columns of `row` (`NEW` or `OLD`).
-    pub(super) fn expression(&self, row: &str) -> String {
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => literal(text),
-            Piece::Column(column) => format!("{row}.{}::text", identifier(column)),
-        };
-        self.0.iter().map(piece).collect::<Vec<_>>().join(" || ")
+    /// Its parts, in order.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.0
     }
 
     /// The columns in it.
@@ -71,10 +73,11 @@ mod tests {
 
     #[test]
     fn columns_stand_between_texts() {
+        let (text, column) = (|text: &str| Piece::Text(text.into()), |column: &str| Piece::Column(column.into()));
         let template = Template::parse("outbox.event.${aggregatetype}").unwrap();
-        assert_eq!(template.expression("NEW"), "'outbox.event.' || NEW.\"aggregatetype\"::text");
-        assert_eq!(Template::parse("${type}").unwrap().expression("OLD"), "OLD.\"type\"::text");
-        assert_eq!(Template::parse("orders").unwrap().expression("NEW"), "'orders'");
+        assert_eq!(template.pieces(), [text("outbox.event."), column("aggregatetype")]);
+        assert_eq!(Template::parse("${type}").unwrap().pieces(), [column("type")]);
+        assert_eq!(Template::parse("orders").unwrap().pieces(), [text("orders")]);
         assert_eq!(Template::parse("a.${b}.${c}").unwrap().columns().collect::<Vec<_>>(), ["b", "c"]);
     }
 

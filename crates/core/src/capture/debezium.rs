@@ -4,9 +4,8 @@
 //! transaction. Our state lies beside the table and nothing in it is ever updated or deleted, so that a connector can go on
 //! reading it too, and the habit of deleting a row in the transaction that inserted it changes nothing.
 
-use postrider_core::Result;
-
 use super::{Capture, Operation, Payload};
+use crate::error::Result;
 
 /// Where Debezium sends what it finds, unless it is told otherwise.
 pub const TOPIC: &str = "outbox.event.${aggregatetype}";
