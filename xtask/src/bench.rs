@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: one benchmark, optimised. With `--json`, standard output is its one JSON object and nothing else.
 //!
-//! `postgres` runs on the server that `POSTRIDER_BENCH_POSTGRES` names. If there is none, one is started for the run, with
-//! the durability and the memory of a server in earnest, and stopped afterwards.
+//! `postgres` and `mysql` run on the server that `POSTRIDER_BENCH_POSTGRES` or `POSTRIDER_BENCH_MYSQL` names. If there is
+//! none, one is started for the run, with the durability and the memory of a server in earnest, and stopped afterwards.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,7 +11,7 @@ use crate::{services, step::cargo};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Which benchmark, for example `core`.
+    /// Which benchmark: `core`, `postgres`, `mysql`.
     name: String,
     /// Smaller, for a first look.
     #[arg(long)]
@@ -35,8 +35,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut step =
         cargo("bench", &["run", "--release", "-p", "postrider-bench", "--", &options.name]).args(flags).args(named);
     // Stopped when it is dropped, also when the benchmark has failed.
-    let server = if options.name == "postgres" { services::bench_server()? } else { None };
-    if let Some((variable, url)) = server.as_ref().map(services::BenchServer::environment) {
+    let servers = services::bench_servers(&options.name)?;
+    for (variable, url) in servers.iter().map(services::BenchServer::environment) {
         step = step.env(variable, url);
     }
     if !options.json {

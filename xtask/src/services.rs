@@ -99,30 +99,54 @@ impl Drop for Running {
     }
 }
 
-/// The environment variable that names a server for benchmarks.
-const BENCH_VARIABLE: &str = "POSTRIDER_BENCH_POSTGRES";
+/// A server with the settings of one in earnest: durable, and with the memory that one would give it.
+struct ForBench {
+    benchmark: &'static str,
+    /// The environment variable that names a server to be used instead, and under which the benchmark finds ours.
+    variable: &'static str,
+    up: fn() -> Result<Started>,
+    /// What stops it.
+    service: &'static Service,
+}
 
-/// A PostgreSQL for one benchmark, stopped when this is dropped. `None`: the environment names one.
-pub(crate) fn bench_server() -> Result<Option<BenchServer>> {
-    if std::env::var_os(BENCH_VARIABLE).is_some_and(|url| !url.is_empty()) {
-        return Ok(None);
-    }
-    Ok(Some(BenchServer(postgres::up_for_bench()?)))
+const BENCH_SERVERS: &[ForBench] = &[
+    ForBench {
+        benchmark: "postgres",
+        variable: "POSTRIDER_BENCH_POSTGRES",
+        up: postgres::up_for_bench,
+        service: &postgres::SERVICE,
+    },
+    ForBench {
+        benchmark: "mysql",
+        variable: "POSTRIDER_BENCH_MYSQL",
+        up: mariadb::up_for_bench,
+        service: &mariadb::SERVICE,
+    },
+];
+
+/// The servers that a benchmark needs and the environment does not name, started; each is stopped when it is dropped.
+pub(crate) fn bench_servers(benchmark: &str) -> Result<Vec<BenchServer>> {
+    let given = |variable: &str| std::env::var_os(variable).is_some_and(|url| !url.is_empty());
+    let missing = BENCH_SERVERS.iter().filter(|server| server.benchmark == benchmark && !given(server.variable));
+    missing.map(|of| Ok(BenchServer { of, started: (of.up)()? })).collect()
 }
 
 /// A server that was started for one benchmark.
-pub(crate) struct BenchServer(Started);
+pub(crate) struct BenchServer {
+    of: &'static ForBench,
+    started: Started,
+}
 
 impl BenchServer {
     /// How the benchmark finds it.
     pub(crate) fn environment(&self) -> (&'static str, String) {
-        (BENCH_VARIABLE, self.0.url.clone())
+        (self.of.variable, self.started.url.clone())
     }
 }
 
 impl Drop for BenchServer {
     fn drop(&mut self) {
-        if let Err(error) = (postgres::SERVICE.down)(&self.0) {
+        if let Err(error) = (self.of.service.down)(&self.started) {
             eprintln!("xtask: the server of the benchmark could not be stopped: {error:#}");
         }
     }

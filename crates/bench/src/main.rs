@@ -1,9 +1,17 @@
-//! `postrider-bench core|postgres [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
+//! `postrider-bench core|postgres|mysql [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
 
 mod core;
+mod mysql;
+mod postgres;
+
+mod closed_loop;
+mod goals;
+mod machine;
 mod measure;
 mod plot;
-mod postgres;
+mod relay;
+mod results;
+mod url;
 
 use std::path::PathBuf;
 
@@ -47,6 +55,18 @@ enum Bench {
         #[arg(long)]
         plots: Option<PathBuf>,
     },
+    /// The store for MariaDB and MySQL against the usual claim.
+    Mysql {
+        /// Smaller, for a first look.
+        #[arg(long)]
+        quick: bool,
+        /// Print one JSON object and nothing else on standard output.
+        #[arg(long)]
+        json: bool,
+        /// Only these measurements, for example `drain`.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
     /// A relay in a process of its own.
     #[command(hide = true)]
     PostgresRelay {
@@ -85,15 +105,22 @@ fn main() -> Result<()> {
             Ok(())
         }
         Bench::Postgres { quick, json, only, plots } => {
-            let results = postgres::run(quick, &only, plots.as_deref())?;
-            if json {
-                println!("{results}");
-            } else {
-                print!("{}", postgres::table(&results));
-            }
+            print(&postgres::run(quick, &only, plots.as_deref())?, json);
+            Ok(())
+        }
+        Bench::Mysql { quick, json, only } => {
+            print(&mysql::run(quick, &only)?, json);
             Ok(())
         }
         Bench::PostgresRelay { schema, route, messages, lanes } => postgres::relay(&schema, &route, lanes, messages),
         Bench::RelayOnce { path, messages } => core::relay_once(&path, messages),
+    }
+}
+
+fn print(results: &serde_json::Value, json: bool) {
+    if json {
+        println!("{results}");
+    } else {
+        print!("{}", goals::table(results));
     }
 }

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Many connections for tests in parallel; one file for all tables, since the tests make and drop thousands; and the disk
 /// written to once a second.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: &[&str] = &[
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
     "--skip-log-bin",
@@ -44,7 +44,26 @@ const SETTINGS: [&str; 9] = [
     "--table-open-cache=4000",
 ];
 
+/// A server in earnest: every commit on the disk, and memory for what is measured.
+const BENCH_SETTINGS: &[&str] = &[
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--skip-log-bin",
+    "--innodb-buffer-pool-size=1G",
+    "--innodb-log-file-size=1G",
+    "--innodb-flush-log-at-trx-commit=1",
+];
+
 fn up() -> Result<Started> {
+    up_with(SETTINGS)
+}
+
+/// A server for one benchmark.
+pub(super) fn up_for_bench() -> Result<Started> {
+    up_with(BENCH_SETTINGS)
+}
+
+fn up_with(settings: &[&str]) -> Result<Started> {
     // The tests enqueue with the client like a service in any language.
     if !Path::new(PROGRAM).exists() || !answers("mariadb") {
         install("MariaDB", "mariadb-server")?;
@@ -68,7 +87,7 @@ fn up() -> Result<Started> {
     ];
     server("mariadb-install-db").args(["--no-defaults".to_owned()]).args(install_db).output()?;
     let mut arguments = vec!["--no-defaults".to_owned()];
-    arguments.extend(SETTINGS.map(str::to_owned));
+    arguments.extend(settings.iter().map(|setting| (*setting).to_owned()));
     arguments.extend([
         format!("--datadir={}", data.display()),
         format!("--socket={}", socket.display()),

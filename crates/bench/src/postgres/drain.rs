@@ -3,12 +3,8 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{
-    fixtures::{self, rate},
-    references,
-    server::Server,
-};
-use crate::measure::median;
+use super::{fixtures, references, server::Server};
+use crate::{measure::median, relay::rate};
 
 const SCHEMA: &str = "drain";
 

@@ -1,24 +1,12 @@
 //! What is measured on: backlogs in our log and in the tables of the references, and a relay that drains one.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use postrider::{Relay, Route, postgres::PostgresStore, relay::options::Options};
+use anyhow::Result;
+use postrider::postgres::PostgresStore;
 use tokio_postgres::Client;
 
-use crate::measure::NullPublisher;
-
-/// Bytes of every payload.
-pub(crate) const PAYLOAD_BYTES: usize = 256;
-
-/// Records of a page and of a batch, ours and the references'.
-pub(crate) const BATCH: u32 = 1000;
-
-/// Different keys.
-pub(crate) const KEYS: u64 = 1000;
+use crate::relay::{self, Drained};
 
 /// Rows that one filling transaction inserts.
 const FILL_ROWS: u64 = 50_000;
@@ -73,36 +61,7 @@ pub(crate) async fn fill_reference(client: &Client, table: &str, rows: u64) -> R
     Ok(())
 }
 
-/// How a drain went.
-pub(crate) struct Drained {
-    /// From the start of the relay to the last publish.
-    pub(crate) took: Duration,
-    /// From the first publish to the last.
-    pub(crate) steady: Duration,
-    /// When how many had been published, for a plot.
-    pub(crate) progress: Vec<(Duration, u64)>,
-}
-
-/// A whole relay on a fresh route, until so many messages are published; then it drains and leaves.
+/// A whole relay on a fresh route, until so many messages are published.
 pub(crate) async fn drain(store: &PostgresStore, route: &str, messages: u64) -> Result<Drained> {
-    let publisher = Arc::new(NullPublisher::default());
-    let options = Options { keep_delivered: None, ..Options::default() };
-    let route = Route::to(route, Arc::clone(&publisher) as _).page(BATCH);
-    let relay = Relay::builder(Arc::new(store.clone())).options(options).route(route).build()?;
-    let handle = relay.handle();
-    let began = Instant::now();
-    let running = tokio::spawn(relay.run());
-    publisher.taken(messages).await;
-    let took = began.elapsed();
-    handle.drain();
-    running.await??;
-    ensure!(handle.stats().durable() == messages, "{} instead of {messages} messages", handle.stats().durable());
-    let progress = publisher.progress(began);
-    let first = progress.first().map_or(Duration::ZERO, |(at, _)| *at);
-    Ok(Drained { took, steady: took - first, progress })
-}
-
-/// Messages per second.
-pub(crate) fn rate(messages: u64, took: Duration) -> f64 {
-    messages as f64 / took.as_secs_f64()
+    relay::drain(Arc::new(store.clone()), route, messages).await
 }

@@ -3,12 +3,8 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{
-    fixtures::{self, rate},
-    process::RelayProcess,
-    server::Server,
-};
-use crate::measure::median;
+use super::{fixtures, process::RelayProcess, server::Server};
+use crate::{measure::median, relay::rate};
 
 /// Messages of the small backlog.
 const SMALL: u64 = 100_000;

@@ -9,12 +9,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{
-    fixtures::{self, rate},
-    latency, references,
-    server::Server,
-};
-use crate::measure::median;
+use super::{fixtures, latency, references, server::Server};
+use crate::{measure::median, relay::rate};
 
 /// A name, and when how many were published.
 pub(crate) type Curve = (&'static str, Vec<(Duration, u64)>);

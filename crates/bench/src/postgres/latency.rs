@@ -17,8 +17,8 @@ use postrider::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{fixtures, process::RelayProcess, producer::OrderPlaced, server::Server};
-use crate::measure::median;
+use super::{fixtures, process::RelayProcess, server::Server};
+use crate::{measure::median, relay::OrderPlaced};
 
 /// Connections that produce.
 const CONNECTIONS: u32 = 16;

@@ -14,7 +14,6 @@
 
 mod drain;
 mod fixtures;
-mod goals;
 mod growth;
 mod held;
 mod idle;
@@ -30,8 +29,9 @@ use std::{path::Path, time::Duration};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-pub(crate) use self::{goals::table, process::relay};
+pub(crate) use self::process::relay;
 use self::{plots::Traces, server::Server};
+use crate::results::{merge, rounded};
 
 /// Every measurement, in the order in which they run.
 const MEASUREMENTS: [&str; 6] = ["drain", "growth", "held", "producer", "latency", "idle"];
@@ -43,9 +43,9 @@ struct Sizes {
     large: u64,
     held: u64,
     held_write: Duration,
-    /// Producers share the disk with the rest of the machine: many short turns tell more than a few long ones.
+    /// Producers share the disk with the rest of the machine, whose speed wanders within seconds: many short turns tell more
+    /// than a few long ones.
     slices: usize,
-    slice: Duration,
     latency: Duration,
     idle: Duration,
 }
@@ -60,8 +60,7 @@ impl Sizes {
                 large: 1_000_000,
                 held: 100_000,
                 held_write: seconds(10),
-                slices: 9,
-                slice: Duration::from_millis(600),
+                slices: 25,
                 latency: seconds(4),
                 idle: seconds(30),
             };
@@ -72,8 +71,7 @@ impl Sizes {
             large: 5_000_000,
             held: 500_000,
             held_write: seconds(60),
-            slices: 15,
-            slice: seconds(1),
+            slices: 75,
             latency: seconds(15),
             idle: seconds(120),
         }
@@ -112,7 +110,7 @@ async fn measure(server: &Server, quick: bool, only: &[String]) -> Result<(Value
                 merge(&mut results, held.figures);
                 held::write_transaction(server, sizes.held_write).await?
             }
-            "producer" => producer::run(server, sizes.slice, sizes.slices).await?,
+            "producer" => producer::run(server, sizes.slices).await?,
             "latency" => {
                 let latencies = latency::run(server, &[500, 2000], sizes.latency, sizes.rounds).await?;
                 traces.latencies = latencies.distributions;
@@ -122,22 +120,6 @@ async fn measure(server: &Server, quick: bool, only: &[String]) -> Result<(Value
         };
         merge(&mut results, figures);
     }
-    results["foreign_load_cores"] = json!(server.foreign_cores(&watch));
+    results["foreign_load_cores"] = json!(watch.foreign_cores());
     Ok((rounded(results), traces))
-}
-
-fn merge(into: &mut Value, from: Value) {
-    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
-        into.extend(from);
-    }
-}
-
-/// Three digits behind the point are more than anybody can measure.
-fn rounded(mut results: Value) -> Value {
-    for value in results.as_object_mut().into_iter().flat_map(|object| object.values_mut()) {
-        if let Some(number) = value.as_f64().filter(|_| value.is_f64()) {
-            *value = json!((number * 1000.0).round() / 1000.0);
-        }
-    }
-    results
 }

@@ -26,8 +26,8 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-use super::{fixtures, producer::OrderPlaced};
-use crate::measure::peak_resident_mb;
+use super::fixtures;
+use crate::{measure::peak_resident_mb, relay::OrderPlaced};
 
 /// A running relay.
 pub(crate) struct RelayProcess {

@@ -1,7 +1,6 @@
 //! Producers: a transaction with a business insert and an enqueue, against the business insert alone.
 //!
-//! Closed loop: every connection runs one transaction after the other. Variants take turns in short slices, in another order
-//! each round. What is compared has the same number of round trips, unless its name says otherwise:
+//! Variants take turns in short slices, in another order each round. What is compared has the same number of round trips, unless its name says otherwise:
 //!
 //! | variant | round trips |
 //! |---|---|
@@ -11,20 +10,12 @@
 //! | business in flight | `BEGIN`, insert with `COMMIT` |
 //! | flight | `BEGIN`, insert with enqueue and `COMMIT` |
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
 use futures_util::future::{try_join, try_join_all};
 use postrider::{
-    Message, Outbox,
+    Outbox,
     postgres::{
         Notifier, Postgres,
         enlist::{Flight, Prepared},
@@ -33,14 +24,20 @@ use postrider::{
 use serde_json::{Value, json};
 use tokio_postgres::{Client, Statement};
 
-use super::{
-    fixtures::{self, KEYS, PAYLOAD_BYTES},
-    process::RelayProcess,
-    server::Server,
+use super::{fixtures, process::RelayProcess, server::Server};
+use crate::{
+    closed_loop::{self, slice_of},
+    measure::median,
+    relay::{OrderPlaced, PAYLOAD_BYTES},
 };
-use crate::measure::median;
 
 const SCHEMA: &str = "producer";
+
+/// One turn of one variant.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// One turn where a relay runs beside: long enough for the rate of its announcements to follow that of the commits.
+const HINT_SLICE: Duration = Duration::from_millis(500);
 
 /// What a transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,8 +61,8 @@ struct Producer {
     number: u64,
 }
 
-pub(crate) async fn run(server: &Server, slice: Duration, rounds: usize) -> Result<Value> {
-    eprintln!("producers: slices of {slice:?}, {rounds} rounds");
+pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
+    eprintln!("producers: {rounds} rounds");
     fixtures::store(&server.url, SCHEMA).await?;
     let client = server.client().await?;
     client.batch_execute(&format!("CREATE TABLE {SCHEMA}.orders {ORDERS}")).await?;
@@ -76,7 +73,7 @@ pub(crate) async fn run(server: &Server, slice: Duration, rounds: usize) -> Resu
         for turn in 0..VARIANTS.len() {
             let variant = VARIANTS[(turn + round) % VARIANTS.len()];
             for producers in [&mut many, &mut one] {
-                let rate = slice_of(producers, variant, slice, None).await?;
+                let rate = slice_of(producers, variant, SLICE, || ()).await?;
                 // The first one warms up.
                 if round > 0 {
                     rates.entry((producers.len(), variant)).or_default().push(rate);
@@ -85,7 +82,7 @@ pub(crate) async fn run(server: &Server, slice: Duration, rounds: usize) -> Resu
         }
     }
     let stored = stored_overhead(&client).await?;
-    let hints = hints(server, &mut many, slice, rounds).await?;
+    let hints = hints(server, &mut many, rounds).await?;
     let of = |connections: usize, variant: Variant| rates[&(connections, variant)].clone();
     let ratio = |connections: usize, ours: Variant, theirs: Variant| {
         median(of(connections, ours).iter().zip(of(connections, theirs)).map(|(ours, theirs)| ours / theirs).collect())
@@ -124,53 +121,14 @@ async fn producers(server: &Server, connections: u64) -> Result<Vec<Producer>> {
     .await
 }
 
-/// Transactions per second of all producers together. Each is a task of its own, as in a service.
-async fn slice_of(
-    producers: &mut Vec<Producer>,
-    variant: Variant,
-    slice: Duration,
-    notifier: Option<&Notifier>,
-) -> Result<f64> {
-    let (over, began) = (Arc::new(AtomicBool::new(false)), Instant::now());
-    let tasks: Vec<_> = producers
-        .drain(..)
-        .map(|producer| tokio::spawn(producer.work(variant, Arc::clone(&over), notifier.cloned())))
-        .collect();
-    tokio::time::sleep(slice).await;
-    over.store(true, Ordering::Relaxed);
-    let mut transactions = 0;
-    for task in tasks {
-        let (producer, count) = task.await??;
-        producers.push(producer);
-        transactions += count;
-    }
-    Ok(transactions as f64 / began.elapsed().as_secs_f64())
-}
-
-impl Producer {
-    /// One transaction after the other until it is over; how many.
-    async fn work(
-        mut self,
-        variant: Variant,
-        over: Arc<AtomicBool>,
-        notifier: Option<Notifier>,
-    ) -> Result<(Self, u64)> {
-        let mut count = 0;
-        while !over.load(Ordering::Relaxed) {
-            self.transaction(variant).await?;
-            if let Some(notifier) = &notifier {
-                notifier.notify();
-            }
-            count += 1;
-        }
-        Ok((self, count))
-    }
+impl closed_loop::Producer for Producer {
+    type Variant = Variant;
 
     async fn transaction(&mut self, variant: Variant) -> Result<()> {
         self.number += 16;
         let order = OrderPlaced::new(self.number);
         let amount = i64::try_from(self.number)?;
-        let business: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&order.customer, &amount];
+        let business: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&order.customer(), &amount];
         if let Variant::BusinessInFlight | Variant::Flight = variant {
             let mut flight = Flight::begin(&mut self.client).await?.with(&self.prepared);
             flight.execute(&self.insert, &business);
@@ -197,40 +155,6 @@ impl Producer {
     }
 }
 
-/// The message of a transaction: bytes of the usual size, one key a customer.
-#[derive(serde::Serialize)]
-pub(crate) struct OrderPlaced {
-    number: u64,
-    customer: String,
-}
-
-impl OrderPlaced {
-    pub(crate) fn new(number: u64) -> Self {
-        Self { number, customer: format!("customer-{:06}", number.wrapping_mul(7919) % KEYS) }
-    }
-
-    /// The number that a payload begins with.
-    pub(crate) fn number(payload: &[u8]) -> Option<u64> {
-        Some(u64::from_le_bytes(payload.get(..8)?.try_into().ok()?))
-    }
-}
-
-impl Message for OrderPlaced {
-    const NAME: &'static str = "order.placed";
-
-    fn topic(&self) -> Cow<'_, str> {
-        "orders".into()
-    }
-
-    fn key(&self) -> Option<Cow<'_, str>> {
-        Some(self.customer.as_str().into())
-    }
-
-    fn encode(&self) -> postrider::Result<Vec<u8>> {
-        Ok(self.number.to_le_bytes().repeat(PAYLOAD_BYTES / 8))
-    }
-}
-
 /// Bytes of tables and indexes per message beyond its payload, as real enqueues have left them.
 async fn stored_overhead(client: &Client) -> Result<f64> {
     let sql = format!(
@@ -244,15 +168,16 @@ async fn stored_overhead(client: &Client) -> Result<f64> {
 
 /// The rate of producers that announce each commit, against that of those that do not; with a relay in another process that
 /// is woken, or polls.
-async fn hints(server: &Server, producers: &mut Vec<Producer>, slice: Duration, rounds: usize) -> Result<f64> {
+async fn hints(server: &Server, producers: &mut Vec<Producer>, rounds: usize) -> Result<f64> {
     let relay = RelayProcess::start(&server.url, SCHEMA, "hints", None).await?;
     let notifier = Notifier::connect(&server.url, &Postgres::new(SCHEMA, "")?)?;
     let mut ratios = Vec::new();
     for round in 0..=rounds {
         let mut rates = [0.0, 0.0];
         for turn in [round % 2, 1 - round % 2] {
-            let notifier = (turn == 1).then_some(&notifier);
-            rates[turn] = slice_of(producers, Variant::Statements, slice, notifier).await?;
+            let notifier = (turn == 1).then(|| notifier.clone());
+            let announce = move || notifier.iter().for_each(Notifier::notify);
+            rates[turn] = slice_of(producers, Variant::Statements, HINT_SLICE, announce).await?;
         }
         if round > 0 {
             ratios.push(rates[1] / rates[0]);

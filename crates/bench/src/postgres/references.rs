@@ -10,7 +10,8 @@ use anyhow::{Result, ensure};
 use futures_util::{StreamExt, future::try_join, pin_mut};
 use tokio_postgres::{Client, Row};
 
-use super::fixtures::{self, BATCH, REFERENCE_COLUMNS};
+use super::fixtures::{self, REFERENCE_COLUMNS};
+use crate::relay::BATCH;
 
 /// How a drain went, and what it looked like on the way.
 pub(crate) struct Reference {

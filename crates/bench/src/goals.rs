@@ -20,7 +20,7 @@ const fn goal(key: &'static str, what: &'static str, wanted: Wanted) -> Goal {
     Goal { key, what, wanted }
 }
 
-const GOALS: [Goal; 18] = [
+const GOALS: &[Goal] = &[
     goal("drain_vs_batch_claim", "drain, times the batch claim", AtLeast(10.0)),
     goal("drain_vs_skip_locked_delete", "drain, times SKIP LOCKED + DELETE", AtLeast(2.5)),
     goal("drain_vs_copy", "drain, share of a bare COPY", AtLeast(0.4)),
@@ -39,12 +39,14 @@ const GOALS: [Goal; 18] = [
     goal("producer_with_hints_vs_without", "producers with hints against without", AtLeast(0.95)),
     goal("idle_statements_per_second", "statements per second of an idle node", AtMost(1.0)),
     goal("relay_rss_mb", "peak resident memory of a relay, MB", AtMost(100.0)),
+    goal("mysql_drain_vs_batch_claim", "MariaDB: drain, times claim and mark", AtLeast(2.0)),
+    goal("mysql_producer_ratio", "MariaDB: producers, 16 connections", AtLeast(0.5)),
 ];
 
 /// Every figure with its goal and a verdict, then everything else that was found out.
 pub(crate) fn table(results: &Value) -> String {
     let mut out = format!("{:<52} {:>12} {:>12}  \n", "", "measured", "goal");
-    for goal in &GOALS {
+    for goal in GOALS {
         let Some(measured) = results[goal.key].as_f64() else { continue };
         let (sign, limit, met) = match goal.wanted {
             AtLeast(limit) => ("≥", limit, measured >= limit),
