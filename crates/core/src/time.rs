@@ -63,11 +63,16 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// RFC 3339 in UTC with microseconds: `2026-11-15T20:24:41.000250Z`.
+/// The first and the last instant that RFC 3339 can write: years 0 to 9999.
+const WRITABLE: (i64, i64) = (-62_167_219_200_000_000, 253_402_300_799_999_999);
+
+/// RFC 3339 in UTC with microseconds: `2026-11-15T20:24:41.000250Z`. What lies outside of its years, which only a database
+/// that somebody wrote to by hand has, is written as the first or last of them.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.div_euclid(1_000_000);
-        let micros = self.0.rem_euclid(1_000_000);
+        let shown = self.0.clamp(WRITABLE.0, WRITABLE.1);
+        let seconds = shown.div_euclid(1_000_000);
+        let micros = shown.rem_euclid(1_000_000);
         let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
         let (year, month, day) = civil(days);
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -100,6 +105,9 @@ mod tests {
             (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
             (1_794_774_281_000_250, "2026-11-15T20:24:41.000250Z"),
             (4_107_542_399_000_000, "2100-02-28T23:59:59.000000Z"),
+            (WRITABLE.0, "0000-01-01T00:00:00.000000Z"),
+            (i64::MIN, "0000-01-01T00:00:00.000000Z"),
+            (i64::MAX, "9999-12-31T23:59:59.999999Z"),
         ];
         for (micros, text) in cases {
             assert_eq!(Timestamp::from_micros(micros).to_string(), text);

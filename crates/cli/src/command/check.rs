@@ -12,11 +12,12 @@ use postrider::{
     diagnosis::{self, Finding},
     metrics::Metrics,
 };
+use serde_json::{Value, json};
 
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::{plural, print},
+    output::{OutputArguments, plural, print},
     table::printable,
     values,
 };
@@ -40,10 +41,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER")]
     dead_crit: Option<u64>,
     /// Prints metrics for the text file collector of Prometheus instead, under the names that a relay has for them.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "json"])]
     prometheus: bool,
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// How bad it is, worst last.
@@ -81,9 +84,13 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
         Ok(seen) => seen,
         Err(failure) => return Ok(blind(arguments, &failure)),
     };
-    let (level, text) = judge(arguments, &seen);
-    print(if arguments.prometheus { metrics(Some(&seen)) } else { text });
-    Ok(level.code())
+    let judged = Judged::new(arguments, &seen);
+    if arguments.prometheus {
+        print(metrics(Some(&seen)));
+    } else {
+        arguments.output.object(|| judged.as_json(&seen.findings), || judged.as_text(arguments, &seen.findings));
+    }
+    Ok(judged.level.code())
 }
 
 /// What was seen in one look.
@@ -113,7 +120,10 @@ fn blind(arguments: &Arguments, failure: &Failure) -> Code {
     } else {
         let told = failure.to_string().replace("\n  because: ", "; because: ");
         let told = told.strip_prefix("error: ").unwrap_or(&told);
-        print(format_args!("POSTRIDER {} - {}\n", level.name(), one_line(told)));
+        arguments.output.object(
+            || json!({ "level": level.name(), "error": told }),
+            || format!("POSTRIDER {} - {}\n", level.name(), one_line(told)),
+        );
     }
     level.code()
 }
@@ -123,44 +133,74 @@ fn one_line(text: &str) -> String {
     printable(text).replace('|', "/")
 }
 
-fn judge(arguments: &Arguments, Seen { overview, findings, .. }: &Seen) -> (Level, String) {
-    let live = || overview.routes.iter();
-    let oldest = live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default();
-    let sum = |count: fn(&RouteStatus) -> u64| live().map(count).sum::<u64>();
-    let (dead, pending, keys) =
-        (sum(|route| route.parked.dead), sum(|route| route.pending), sum(|route| route.parked.blocking));
-    let by_age = match oldest {
-        age if age >= arguments.age_crit => Level::Critical,
-        age if age >= arguments.age_warn => Level::Warning,
-        _ => Level::Well,
-    };
-    let by_dead = match dead {
-        dead if arguments.dead_crit.is_some_and(|crit| dead >= crit) => Level::Critical,
-        dead if dead >= arguments.dead_warn => Level::Warning,
-        _ => Level::Well,
-    };
-    let by_relays = if overview.nodes.is_empty() { Level::Critical } else { Level::Well };
-    let level = by_age.max(by_dead).max(by_relays);
-    let relays = if overview.nodes.is_empty() {
-        "no relay is alive".to_owned()
-    } else {
-        format!("{} alive", plural(overview.nodes.len() as u64, "relay"))
-    };
-    let (age, crit) = (oldest.as_secs_f64(), |crit: Option<u64>| crit.map_or_else(String::new, |n| n.to_string()));
-    let mut text = format!(
-        "POSTRIDER {} - {relays}, {pending} pending, oldest {age:.1}s, {dead} dead | \
-         oldest_age={age:.3}s;{};{};0 pending={pending};;;0 dead={dead};{};{};0 parked_keys={keys};;;0 relays={};;;0\n",
-        level.name(),
-        arguments.age_warn.as_secs_f64(),
-        arguments.age_crit.as_secs_f64(),
-        arguments.dead_warn,
-        crit(arguments.dead_crit),
-        overview.nodes.len(),
-    );
-    for finding in findings {
-        text.push_str(&format!("{} [{}]\n", one_line(&finding.to_string()), finding.code));
+/// What counts for the level.
+struct Judged {
+    level: Level,
+    oldest: Duration,
+    pending: u64,
+    dead: u64,
+    keys: u64,
+    relays: u64,
+}
+
+impl Judged {
+    fn new(arguments: &Arguments, Seen { overview, .. }: &Seen) -> Self {
+        let live = || overview.routes.iter();
+        let sum = |count: fn(&RouteStatus) -> u64| live().map(count).sum::<u64>();
+        let mut judged = Self {
+            level: Level::Well,
+            oldest: live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default(),
+            pending: sum(|route| route.pending),
+            dead: sum(|route| route.parked.dead),
+            keys: sum(|route| route.parked.blocking),
+            relays: overview.nodes.len() as u64,
+        };
+        let by_age = match judged.oldest {
+            age if age >= arguments.age_crit => Level::Critical,
+            age if age >= arguments.age_warn => Level::Warning,
+            _ => Level::Well,
+        };
+        let by_dead = match judged.dead {
+            dead if arguments.dead_crit.is_some_and(|crit| dead >= crit) => Level::Critical,
+            dead if dead >= arguments.dead_warn => Level::Warning,
+            _ => Level::Well,
+        };
+        let by_relays = if judged.relays == 0 { Level::Critical } else { Level::Well };
+        judged.level = by_age.max(by_dead).max(by_relays);
+        judged
     }
-    (level, text)
+
+    fn as_json(&self, findings: &[Finding]) -> Value {
+        json!({
+            "level": self.level.name(), "oldest_pending_age_seconds": self.oldest.as_secs_f64(),
+            "pending": self.pending, "dead": self.dead, "parked_keys": self.keys, "relays": self.relays,
+            "findings": findings,
+        })
+    }
+
+    /// One line with performance data, then one for each finding.
+    fn as_text(&self, arguments: &Arguments, findings: &[Finding]) -> String {
+        let Self { level, oldest, pending, dead, keys, relays } = self;
+        let alive = match relays {
+            0 => "no relay is alive".to_owned(),
+            relays => format!("{} alive", plural(*relays, "relay")),
+        };
+        let age = oldest.as_secs_f64();
+        let mut text = format!(
+            "POSTRIDER {} - {alive}, {pending} pending, oldest {age:.1}s, {dead} dead | \
+             oldest_age={age:.3}s;{};{};0 pending={pending};;;0 dead={dead};{};{};0 parked_keys={keys};;;0 \
+             relays={relays};;;0\n",
+            level.name(),
+            arguments.age_warn.as_secs_f64(),
+            arguments.age_crit.as_secs_f64(),
+            arguments.dead_warn,
+            arguments.dead_crit.map_or_else(String::new, |crit| crit.to_string()),
+        );
+        for finding in findings {
+            text.push_str(&format!("{} [{}]\n", one_line(&finding.to_string()), finding.code));
+        }
+        text
+    }
 }
 
 fn metrics(seen: Option<&Seen>) -> String {

@@ -1,6 +1,7 @@
 //! `postrider config`: whether a configuration is right, what it comes down to, and what may be said in one.
 
 use clap::Subcommand;
+use serde_json::json;
 
 use crate::{
     config::{Loaded, Source, schema, show},
@@ -14,6 +15,8 @@ pub(crate) enum Action {
     Check {
         #[command(flatten)]
         source: Source,
+        #[command(flatten)]
+        output: OutputArguments,
     },
     /// Prints what holds, with the origin of every value and without secrets.
     Show {
@@ -28,7 +31,7 @@ pub(crate) enum Action {
 
 pub(crate) fn run(action: &Action) -> Outcome {
     match action {
-        Action::Check { source } => check(source),
+        Action::Check { source, output } => check(source, *output),
         Action::Show { source, output } => {
             let Loaded { shown, .. } = source.load()?;
             let file = source.file();
@@ -42,15 +45,19 @@ pub(crate) fn run(action: &Action) -> Outcome {
     }
 }
 
-fn check(source: &Source) -> Outcome {
+fn check(source: &Source, output: OutputArguments) -> Outcome {
     let Loaded { config, warnings, .. } = source.load()?;
-    for warning in warnings {
+    for warning in &warnings {
         eprintln!("warning: {warning}");
     }
     // The rest of a store's URL may hold a password.
     let scheme = |url: &str| url.split(':').next().unwrap_or(url).to_owned();
     let stores: Vec<String> = config.stores.iter().map(|store| scheme(&store.url)).collect();
     let names: Vec<&str> = config.routes.iter().map(|route| route.name.as_str()).collect();
-    println!("{} is fine: store {}, routes {}", source.file(), stores.join(", "), names.join(", "));
+    let file = source.file();
+    output.object(
+        || json!({ "file": file, "fine": true, "stores": stores, "routes": names, "warnings": warnings }),
+        || format!("{file} is fine: store {}, routes {}\n", stores.join(", "), names.join(", ")),
+    );
     Ok(Code::Done)
 }

@@ -7,11 +7,12 @@ use postrider::{
     Envelope,
     core::{headers::Headers, time::Timestamp},
 };
+use serde_json::json;
 
 use super::store::StoreArguments;
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::print,
+    output::OutputArguments,
     values,
 };
 
@@ -37,6 +38,14 @@ pub(crate) struct Arguments {
     /// Not before this much time has passed.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     deliver_in: Option<Duration>,
+    /// Given up if it is not delivered after this much time.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    expires_in: Option<Duration>,
+    /// Given up after so many attempts, whatever its route says.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts_max: Option<u32>,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
@@ -44,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let envelope = arguments.envelope()?;
     let id = envelope.id;
     adapter.enqueue(&place, vec![vec![envelope]])?;
-    print(format_args!("{id}\n"));
+    arguments.output.object(|| json!({ "id": id, "topic": arguments.topic }), || format!("{id}\n"));
     Ok(Code::Done)
 }
 
@@ -53,7 +62,10 @@ impl Arguments {
         let mut envelope = Envelope::new(&self.topic, &self.name, payload(&self.payload)?);
         envelope.key = self.key.clone().map(Into::into);
         envelope.headers = Headers::new(self.header.iter().map(|(name, value)| (name, value)))?;
-        envelope.deliver_at = self.deliver_in.map(|wait| Timestamp::now().saturating_add(wait));
+        let from_now = |wait: Duration| Timestamp::now().saturating_add(wait);
+        envelope.deliver_at = self.deliver_in.map(from_now);
+        envelope.expires_at = self.expires_in.map(from_now);
+        envelope.attempts_max = self.attempts_max;
         Ok(envelope)
     }
 }

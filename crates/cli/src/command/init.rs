@@ -32,6 +32,8 @@ pub(crate) struct Arguments {
 enum Store {
     Sqlite,
     Postgres,
+    /// MariaDB or MySQL.
+    Mysql,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -42,6 +44,10 @@ enum Transport {
     File,
     /// Signed webhooks; a secret is made too.
     Https,
+    /// NATS JetStream.
+    Nats,
+    /// Redis Streams.
+    Redis,
     /// Nowhere, on purpose.
     Discard,
 }
@@ -53,11 +59,14 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let store = match arguments.store {
         Store::Sqlite => "\"sqlite:app.db\"",
         Store::Postgres => "\"postgres://postrider@localhost/app\"",
+        Store::Mysql => "\"mysql://postrider@localhost/app\"",
     };
     let transport = match arguments.transport {
         Transport::Stdout => "\"stdout\"",
         Transport::File => "\"file:messages.ndjson\"",
         Transport::Https => "\"https://hooks.example.com/messages\"",
+        Transport::Nats => "\"nats://localhost:4222\"",
+        Transport::Redis => "\"redis://localhost:6379/0\"",
         Transport::Discard => "\"discard\"",
     };
     let mut chosen = vec![("store.url", store), ("route.name", "\"everything\""), ("route.transport", transport)];

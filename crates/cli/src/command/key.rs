@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::{OutputArguments, plural, print},
+    output::{OutputArguments, plural},
     table::Table,
 };
 
@@ -55,6 +55,8 @@ pub(crate) struct Change {
     store: StoreArguments,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(action: &Action) -> Outcome {
@@ -63,13 +65,13 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Resume(change) => {
             let (admin, filter, head) = change.head().await?;
             admin.redrive(&filter, &change.actor.actor()).await?;
-            print(format_args!("{} is tried again on {}\n", head.envelope.id, head.route));
+            change.tell("redriven", &head, "is tried again", "");
             Ok(Code::Done)
         }
         Action::Skip(change) => {
             let (admin, filter, head) = change.head().await?;
             admin.discard(&filter, &change.actor.actor()).await?;
-            print(format_args!("{} is given up on {}; its key goes on\n", head.envelope.id, head.route));
+            change.tell("discarded", &head, "is given up", "; its key goes on");
             Ok(Code::Done)
         }
     }
@@ -99,6 +101,14 @@ impl Change {
             ..ParkedFilter::default()
         };
         Ok((admin, filter, head))
+    }
+
+    fn tell(&self, what: &str, head: &ParkedRow, in_words: &str, and_then: &str) {
+        let (id, route) = (head.envelope.id, &head.route);
+        self.output.object(
+            || json!({ "route": route, "key": self.key, what: id }),
+            || format!("{id} {in_words} on {route}{and_then}\n"),
+        );
     }
 }
 

@@ -53,7 +53,7 @@ fn owner(overview: &Overview, lane: &LaneStatus) -> Option<String> {
     Some(node.map_or_else(|| owner.to_string(), |node| node.name.clone()))
 }
 
-fn as_json(overview: &Overview, route: &RouteStatus, lane: &LaneStatus) -> Value {
+pub(super) fn as_json(overview: &Overview, route: &RouteStatus, lane: &LaneStatus) -> Value {
     json!({
         "route": route.route, "lane": lane.number, "owner": lane.owner, "owner_name": owner(overview, lane),
         "epoch": lane.epoch, "expires_in_seconds": lane.expires_in.map(|left| left.as_secs_f64()),

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::{OutputArguments, print},
-    table::Table,
+    output::OutputArguments,
+    table::{Table, printable},
 };
 
 #[derive(Subcommand)]
@@ -40,6 +40,8 @@ pub(crate) struct Drain {
     store: StoreArguments,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(action: &Action) -> Outcome {
@@ -54,7 +56,10 @@ pub(crate) async fn run(action: &Action) -> Outcome {
             let overview = admin.overview().await?;
             let node = find(&overview, &drain.node)?;
             admin.drain_node(node.id, &drain.actor.actor()).await?;
-            print(format_args!("{} is asked to leave; it learns of it with its next heartbeat\n", node.name));
+            drain.output.object(
+                || json!({ "id": node.id, "name": node.name, "leaving": true }),
+                || format!("{} is asked to leave; it learns of it with its next heartbeat\n", printable(&node.name)),
+            );
             Ok(Code::Done)
         }
     }
@@ -92,7 +97,7 @@ fn lanes(node: &NodeStatus, overview: &Overview) -> usize {
     overview.routes.iter().flat_map(|route| &route.lanes).filter(|lane| lane.owner == Some(node.id)).count()
 }
 
-fn as_json(node: &NodeStatus, overview: &Overview) -> serde_json::Value {
+pub(super) fn as_json(node: &NodeStatus, overview: &Overview) -> serde_json::Value {
     json!({
         "id": node.id, "name": node.name, "state": state(node), "routes": node.routes,
         "lanes": lanes(node, overview), "heartbeat_age_seconds": node.seen.as_secs_f64(),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::{OutputArguments, or_dash, plural, print},
+    output::{OutputArguments, or_dash, plural},
     progress::Progress,
     table::Table,
 };
@@ -49,6 +49,8 @@ enum Action {
         store: StoreArguments,
         #[command(flatten)]
         actor: ActorArguments,
+        #[command(flatten)]
+        output: OutputArguments,
     },
 }
 
@@ -75,15 +77,20 @@ struct Start {
     store: StoreArguments,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     match &arguments.action {
         None => match &arguments.start.cancel {
-            Some(name) => cancel(name, &arguments.start.store, &arguments.start.actor).await,
+            Some(name) => {
+                let Start { store, actor, output, .. } = &arguments.start;
+                cancel(name, store, actor, *output).await
+            }
             None => start(&arguments.start).await,
         },
-        Some(Action::Cancel { replay, store, actor }) => cancel(replay, store, actor).await,
+        Some(Action::Cancel { replay, store, actor, output }) => cancel(replay, store, actor, *output).await,
         Some(Action::List { store, output }) => list(store, *output).await,
     }
 }
@@ -93,15 +100,18 @@ async fn start(start: &Start) -> Outcome {
     let spec = ReplaySpec { route, to: start.to.clone(), filter: start.chosen.filter()?, rate: start.rate };
     let admin = start.store.open().await?.admin;
     if start.dry_run {
-        return dry_run(&*admin, &spec).await;
+        return dry_run(&*admin, &spec, start.output).await;
     }
     let name = admin.replay(&spec, &start.actor.actor()).await?;
-    print(format_args!("{name} has started; `postrider replay list` shows how far it is\n"));
+    start.output.object(
+        || json!({ "replay": name, "state": "started" }),
+        || format!("{name} has started; `postrider replay list` shows how far it is\n"),
+    );
     Ok(Code::Done)
 }
 
 /// Counts what the route reads of the log, page by page.
-async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec) -> Outcome {
+async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec, output: OutputArguments) -> Outcome {
     let overview = admin.overview().await?;
     for name in [Some(&spec.route), spec.to.as_ref()].into_iter().flatten() {
         known_route(&overview, name)?;
@@ -122,13 +132,16 @@ async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec) -> Outcome {
     }
     drop(progress);
     let (messages, to) = (plural(found, "message"), spec.to.as_ref().unwrap_or(&spec.route));
-    print(format_args!("would deliver {messages} again through {to}: {}\nnothing was started\n", spec.filter));
+    output.object(
+        || json!({ "dry_run": true, "would_deliver": found, "through": to }),
+        || format!("would deliver {messages} again through {to}: {}\nnothing was started\n", spec.filter),
+    );
     Ok(Code::Done)
 }
 
-async fn cancel(name: &str, store: &StoreArguments, actor: &ActorArguments) -> Outcome {
+async fn cancel(name: &str, store: &StoreArguments, actor: &ActorArguments, output: OutputArguments) -> Outcome {
     store.open().await?.admin.cancel_replay(name, &actor.actor()).await?;
-    print(format_args!("{name} is cancelled\n"));
+    output.object(|| json!({ "replay": name, "state": "cancelled" }), || format!("{name} is cancelled\n"));
     Ok(Code::Done)
 }
 

@@ -9,7 +9,7 @@ use postrider::{
 };
 use serde_json::{Value, json};
 
-use super::{node, store::StoreArguments, why::in_lines};
+use super::{lease, node, store::StoreArguments, why::in_lines};
 use crate::{
     exit::{Code, Outcome},
     output::{OutputArguments, plural},
@@ -67,7 +67,7 @@ fn relays(overview: &Overview) -> String {
 
 fn name(route: &RouteStatus) -> String {
     match &route.replay_of {
-        Some(of) => format!("{} (replay of {of})", route.route),
+        Some(through) => format!("{} (replay through {through})", route.route),
         None => route.route.to_string(),
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn age(age: Duration) -> String {
     }
 }
 
-fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
+pub(super) fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
     let route = |route: &RouteStatus| {
         json!({
             "route": route.route,
@@ -103,26 +103,13 @@ fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
             "pending": route.pending,
             "oldest_pending_age_seconds": route.oldest_pending_age.map(|age| age.as_secs_f64()),
             "parked": route.parked,
-            "lanes": route.lanes,
+            "state": state(route),
+            "lanes": route.lanes.iter().map(|lane| lease::as_json(overview, route, lane)).collect::<Vec<_>>(),
         })
     };
-    let nodes: Vec<Value> = overview
-        .nodes
-        .iter()
-        .map(|node| {
-            json!({
-                "id": node.id,
-                "name": node.name,
-                "routes": node.routes,
-                "seen_seconds": node.seen.as_secs_f64(),
-                "state": node::state(node),
-                "leaving": node.leaving,
-                "standstills": node.standstills,
-            })
-        })
-        .collect();
+    let nodes: Vec<Value> = overview.nodes.iter().map(|node| node::as_json(node, overview)).collect();
     let routes: Vec<Value> = overview.routes.iter().map(route).collect();
-    json!({ "records": overview.records, "routes": routes, "nodes": nodes, "findings": findings })
+    json!({ "at": overview.at.to_string(), "records": overview.records, "routes": routes, "nodes": nodes, "findings": findings })
 }
 
 /// A route that nobody serves stands still: that must not look like one that runs.

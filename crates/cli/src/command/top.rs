@@ -1,4 +1,5 @@
-//! `postrider top`: the status, again and again, until `q`. Without a terminal it prints once.
+//! `postrider top`: the status, again and again, until `q`. Without a terminal it prints once, unless one object a look is
+//! asked for.
 
 use std::{
     io::{IsTerminal, Read},
@@ -6,13 +7,14 @@ use std::{
 };
 
 use clap::Args;
-use postrider::diagnosis;
+use postrider::{core::admin::StoreAdmin, diagnosis};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{status, store::StoreArguments};
 use crate::{
     exit::{Code, Outcome},
-    output::print,
+    output::{Format, OutputArguments, print},
     values,
 };
 
@@ -26,30 +28,67 @@ pub(crate) struct Arguments {
     every: Duration,
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let admin = arguments.store.open().await?.admin;
-    if !std::io::stdout().is_terminal() {
-        print(screen(&*admin).await?);
-        return Ok(Code::Done);
+    match arguments.output.several() {
+        Format::Table if std::io::stdout().is_terminal() => on_screen(arguments, &*admin).await,
+        Format::Table => {
+            print(screen(&*admin).await?);
+            Ok(Code::Done)
+        }
+        Format::Json => {
+            print(format_args!("{}\n", look(&*admin).await?));
+            Ok(Code::Done)
+        }
+        Format::Ndjson => as_lines(arguments, &*admin).await,
     }
+}
+
+/// What `status` says, one object a look, until the process is told to end.
+async fn as_lines(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        print(format_args!("{}\n", look(admin).await?));
+        tokio::select! {
+            _ = &mut interrupted => return Ok(Code::Done),
+            () = tokio::time::sleep(arguments.pause()) => {}
+        }
+    }
+}
+
+async fn on_screen(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let _quiet = terminal::Quiet::begin();
     let mut keys = keys();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     // Ends with `q`, or when the process is told to.
     loop {
-        let text = screen(&*admin).await?;
+        let text = screen(admin).await?;
         print(format_args!("{CLEAR}{text}\nq ends\n"));
         tokio::select! {
             _ = &mut interrupted => return Ok(Code::Done),
             key = keys.recv() => if matches!(key, Some(b'q' | b'Q')) { return Ok(Code::Done) },
-            () = tokio::time::sleep(arguments.every.max(Duration::from_millis(100))) => {}
+            () = tokio::time::sleep(arguments.pause()) => {}
         }
     }
 }
 
-async fn screen(admin: &dyn postrider::core::admin::StoreAdmin) -> Outcome<String> {
+impl Arguments {
+    fn pause(&self) -> Duration {
+        self.every.max(Duration::from_millis(100))
+    }
+}
+
+async fn look(admin: &dyn StoreAdmin) -> Outcome<Value> {
+    let overview = admin.overview().await?;
+    let findings = diagnosis::survey(admin, &overview).await?;
+    Ok(status::as_json(&overview, &findings))
+}
+
+async fn screen(admin: &dyn StoreAdmin) -> Outcome<String> {
     let overview = admin.overview().await?;
     let findings = diagnosis::survey(admin, &overview).await?;
     Ok(format!("{}\n{}", overview.at, status::as_text(&overview, &findings)))

@@ -77,9 +77,18 @@ impl Reloader {
         }
         let failed = self.reopen_routes(&config);
         taken.retain(|(_, name)| !failed.contains(name));
-        info!(changed = in_words(&taken), "the configuration was read again; every destination was opened again");
+        match failed.is_empty() {
+            true => info!(
+                changed = in_words(&taken),
+                "the configuration was read again; every destination was opened again"
+            ),
+            false => info!(changed = in_words(&taken), "the configuration was read again; what could be opened was"),
+        }
         if !waiting.is_empty() {
-            warn!(keys = in_words(&waiting), "restart needed: these stay as they were until then");
+            warn!(
+                keys = in_words(&self.whole_routes(waiting, &config)),
+                "restart needed: these stay as they were until then"
+            );
         }
         for which in taken {
             match new.get(&which) {
@@ -87,6 +96,19 @@ impl Reloader {
                 None => self.holds.remove(&which),
             };
         }
+    }
+
+    /// A route that is new or gone is one thing, however many keys it has.
+    fn whole_routes(&self, waiting: Vec<Which>, config: &Config) -> BTreeSet<Which> {
+        let in_both = |name: &str| {
+            let has = |routes: &[RouteConfig]| routes.iter().any(|route| route.name == name);
+            has(&self.routes) && has(&config.routes)
+        };
+        let whole = |(path, name): Which| match path.starts_with("route.") && !in_both(&name) {
+            true => ("route", name),
+            false => (path, name),
+        };
+        waiting.into_iter().map(whole).collect()
     }
 
     /// Opens every destination again. Returns the routes for which that failed; they go on as they were.
@@ -128,10 +150,12 @@ fn fingerprints(shown: &[Shown]) -> BTreeMap<Which, u64> {
     shown.iter().map(|value| ((value.key.path, value.name.clone()), value.fingerprint)).collect()
 }
 
-fn in_words(which: &[Which]) -> String {
+fn in_words<'a>(which: impl IntoIterator<Item = &'a Which>) -> String {
     let one = |(path, name): &Which| match (path.split_once('.'), name.as_str()) {
-        (Some((section, key)), name) if !name.is_empty() => format!("{section}.{name}.{key}"),
-        _ => (*path).to_owned(),
+        (_, "") => (*path).to_owned(),
+        (Some((section, key)), name) => format!("{section}.{name}.{key}"),
+        (None, name) => format!("{path}.{name}"),
     };
-    if which.is_empty() { "nothing".to_owned() } else { which.iter().map(one).collect::<Vec<_>>().join(", ") }
+    let words: Vec<String> = which.into_iter().map(one).collect();
+    if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
 }

@@ -123,12 +123,12 @@ fn messages_are_listed_shown_and_traced() {
     let id = site.producer.enqueued[0].id.to_string();
     let message = site.json(&["message", "get", &id]);
     assert_eq!((&message["key"], &message["in_log"]), (&"key-0".into(), &true.into()));
-    assert_eq!(message["routes"][0], serde_json::json!({ "route": "orders", "state": "delivered" }));
+    assert_eq!(message["routes"][0], serde_json::json!({ "route": "orders", "state": "passed" }));
     assert!(message.get("payload").is_none(), "a payload is not shown unless it is asked for");
     assert_eq!(site.json(&["message", "get", &id, "--payload"])["payload"]["sequence"], 0);
     let text = site.run(&["message", "get", &id]).stdout;
     assert!(text.starts_with(&format!("message          {id}\nenqueued at      ")), "{text}");
-    assert!(text.contains("bytes (--payload shows them)") && text.ends_with("orders  delivered\n"), "{text}");
+    assert!(text.contains("bytes (--payload shows them)") && text.ends_with("orders  passed\n"), "{text}");
     let unknown = site.run(&["message", "get", &MessageId::generate().to_string()]);
     assert!(unknown.code == 1 && unknown.stderr.contains("is not in the store"), "{unknown:?}");
 
@@ -137,9 +137,16 @@ fn messages_are_listed_shown_and_traced() {
     let told: Vec<_> = steps.as_array().unwrap().iter().map(|step| step["what"].as_str().unwrap()).collect();
     assert_eq!(told, ["enqueued", "dead"], "{steps}");
     assert!(steps[1]["detail"].as_str().unwrap().contains("expired"), "{steps}");
-    assert_eq!(site.run(&["dead", "discard", "--id", &dead, "--reason", "too late"]).code, 0);
+    assert_eq!(site.run(&["dead", "discard", "--route", "orders", "--id", &dead, "--reason", "too late"]).code, 0);
+    let why = site.json(&["why", &dead]);
+    assert_eq!(why[0]["code"], "discarded", "{why}");
+    assert!(why[0]["what"].as_str().unwrap().contains("too late"), "{why}");
+    assert_eq!(site.run(&["why", &dead]).code, 1, "that it waits no longer does not mean that it was delivered");
+    assert_eq!((&site.json(&["why", &id])[0]["code"], site.run(&["why", &id]).code), (&"passed".into(), 0));
     let text = site.run(&["message", "trace", &dead]).stdout;
     assert!(text.contains("discarded") && text.contains("too late"), "{text}");
+    let other = site.json(&["message", "trace", &id])["steps"].clone();
+    assert!(!other.to_string().contains(&dead), "what was done to another message is not told of this one: {other}");
     let parked = site.dead(&["held"]).remove(0);
     let listed = site.json(&["message", "list", "--state", "dead"]);
     assert_eq!(listed["messages"][0]["id"], parked, "{listed}");
@@ -187,6 +194,52 @@ fn the_dead_are_counted_before_they_are_changed() {
     let all = site.run(&["dead", "discard", "--cause", "expired", "--yes"]);
     assert_eq!((all.code, all.stdout.as_str(), site.dead_count()), (0, "4 discarded\n", 0));
     assert_eq!(site.run(&["dead", "discard", "--cause", "expired", "--yes"]).code, 1, "nothing is left");
+}
+
+#[test]
+fn what_changes_something_answers_in_json_too() {
+    let site = Site::new();
+    let enqueued = site.json(&["enqueue", "--topic", "orders.placed", "--name", "order.paid", "--payload", "{}"]);
+    wait_until("it has arrived", || {
+        site.workplace.arrivals("arrivals.ndjson").iter().any(|id| enqueued["id"] == id.to_string())
+    });
+    let state = |state: &str| serde_json::json!({ "route": "orders", "state": state });
+    assert_eq!(site.json(&["route", "drain", "orders"]), state("drained"));
+    let expired = ["enqueue", "--topic", "orders.late", "--name", "n", "--payload", "", "--expires-in", "1ms"];
+    let id = site.json(&[&expired[..], &["--attempts-max", "2"]].concat())["id"].as_str().unwrap().to_owned();
+    assert_eq!(site.json(&["route", "resume", "orders"]), state("resumed"));
+    wait_until("it came too late", || site.dead_count() == 1);
+    assert_eq!(site.json(&["message", "get", &id])["attempts_max"], 2);
+
+    let dry = serde_json::json!({ "dry_run": true, "would_change": 1 });
+    assert_eq!(site.json(&["dead", "discard", "--route", "orders"]), dry);
+    assert_eq!(site.json(&["dead", "redrive", "--id", &id]), serde_json::json!({ "redriven": 1 }));
+    wait_until("it is too late again", || site.dead_count() == 1);
+    assert_eq!(site.json(&["dead", "discard", "--all", "--yes"]), serde_json::json!({ "discarded": 1 }));
+    let head = site.blocking(&["4711"]).remove(0);
+    let skipped = serde_json::json!({ "route": "orders", "key": "4711", "discarded": head });
+    assert_eq!(site.json(&["key", "skip", "4711"]), skipped);
+
+    for (verb, told) in [("pause", "paused"), ("resume", "resumed")] {
+        assert_eq!(site.json(&["route", verb, "orders"]), state(told));
+    }
+    let dry = site.json(&["replay", "--route", "orders", "--to", "rebuild", "--dry-run"]);
+    assert_eq!((&dry["dry_run"], &dry["through"]), (&true.into(), &"rebuild".into()), "{dry}");
+    let replay = site.json(&["replay", "--route", "orders", "--rate", "1"])["replay"].as_str().unwrap().to_owned();
+    let cancelled = serde_json::json!({ "replay": replay, "state": "cancelled" });
+    assert_eq!(site.json(&["replay", "cancel", &replay]), cancelled);
+
+    assert_eq!(site.json(&["migrate", "up"]), serde_json::json!([]));
+    let migrated = site.json(&["migrate", "status"]);
+    assert!(migrated[0]["version"] == 1 && migrated[0]["applied_at"].is_string(), "{migrated}");
+    assert_eq!(site.json(&["config", "check"])["routes"], serde_json::json!(["orders", "rebuild"]));
+    let status = site.json(&["top"]);
+    let lane = &status["routes"][0]["lanes"][0];
+    assert_eq!((&lane["owner_name"], &status["nodes"][0]["name"]), (&"here".into(), &"here".into()), "{status}");
+    assert!(lane["expires_in_seconds"].is_number() && status["nodes"][0]["heartbeat_age_seconds"].is_number());
+    let checked = site.json(&["check"]);
+    assert_eq!((&checked["level"], &checked["relays"]), (&"OK".into(), &1.into()), "{checked}");
+    assert_eq!(site.json(&["node", "drain", "here"])["leaving"], true);
 }
 
 #[test]
@@ -270,7 +323,14 @@ fn a_route_is_listed_tried_out_drained_and_forgotten() {
     assert_eq!(&*site.last_act()[0], "resume");
     assert_eq!(site.json(&["route", "test", "orders"])["delivered"], true, "it goes on");
     drop(site.daemon);
-    let forget = || site.workplace.run(&["route", "forget", "rebuild", "--reason", "done"]);
+    let waiting = ["enqueue", "--topic", "rebuild", "--name", "n", "--payload", "{}"];
+    assert_eq!(site.workplace.run(&waiting).code, 0);
+    let would = "would forget rebuild with 0 parked messages and a cursor that has 1 before it\n\
+                 nothing was changed; do it with --yes\n";
+    wait_until("a relay that was killed is no longer live", || {
+        site.workplace.run(&["route", "forget", "rebuild"]).stdout == would
+    });
+    let forget = || site.workplace.run(&["route", "forget", "rebuild", "--yes", "--reason", "done"]);
     wait_until("a relay that was killed is no longer live", || forget().code == 0);
     let audit = site.workplace.run(&["audit", "list", "--limit", "1"]).stdout;
     assert!(audit.contains("forget-route") && audit.contains("done"), "{audit}");

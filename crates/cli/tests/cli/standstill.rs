@@ -183,7 +183,7 @@ fn a_paused_route() {
     assert_eq!(scene.place.run(&["route", "resume", "orders", STORE[0], STORE[1]]).code, 0, "as the fix says");
     wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
     wait_until("nothing is wrong any more", || {
-        scene.why(&id)[0]["code"] == "delivered"
+        scene.why(&id)[0]["code"] == "passed"
             && scene.place.status()["findings"] == Value::Array(Vec::new())
             && !scene.metrics().contains("cause=\"paused\"")
     });
@@ -397,5 +397,5 @@ fn a_database_that_somebody_keeps_locked() {
     );
     writer.execute_batch("ROLLBACK").unwrap();
     wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
-    wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "delivered");
+    wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "passed");
 }

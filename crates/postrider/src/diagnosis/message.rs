@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use postrider_core::{
     Result,
-    admin::{MessageTrace, Overview, ParkedFilter, ParkedRow, StoreAdmin},
+    admin::{AuditEntry, MessageTrace, Overview, ParkedFilter, ParkedRow, StoreAdmin},
     envelope::MessageId,
     lease::LaneId,
     parked::ParkedState,
     standstill::Reason,
 };
 
-use super::{Finding, Obstacle, in_words, obstacles};
+use super::{DISCARDED, Finding, Obstacle, PASSED, in_words, obstacles};
+
+/// How many of the last acts of operators are looked at for one on the message.
+const ACTS_MAX: u32 = 1_000;
 
 /// Rows of one key that are looked at for its head.
 const LINE_ROWS_MAX: u32 = 100;
@@ -26,6 +29,10 @@ pub(super) async fn explain(
         return Ok(vec![unknown(id)]);
     }
     let mut findings = Vec::new();
+    let acts = match trace.passed.iter().any(|(_, passed)| *passed) {
+        true => admin.audit(ACTS_MAX).await?,
+        false => Vec::new(),
+    };
     for row in &trace.parked {
         findings.extend(parked(admin, row, overview).await?);
     }
@@ -34,11 +41,7 @@ pub(super) async fn explain(
             continue;
         }
         if *passed {
-            findings.push(Finding::of(
-                &lane.route,
-                "delivered",
-                "the route has passed it: delivered, unless it was discarded, or the route did not read its topic then",
-            ));
+            findings.push(passed_by(&lane.route, id, &acts));
         } else {
             findings.extend(waiting(id, lane, overview));
         }
@@ -49,6 +52,22 @@ pub(super) async fn explain(
         findings.push(no_route(&envelope.topic, overview));
     }
     Ok(findings)
+}
+
+/// What a cursor has passed was delivered, or somebody gave it up by name.
+fn passed_by(route: &str, id: MessageId, acts: &[AuditEntry]) -> Finding {
+    let gave_up = acts.iter().find(|act| {
+        let says = |part: String| act.subject.split([',', ':']).any(|said| said.trim() == part);
+        let elsewhere = act.subject.contains("route ") && !says(format!("route {route}"));
+        act.action == "discard" && says(format!("message {id}")) && !elsewhere
+    });
+    let Some(act) = gave_up else {
+        let what = "the route has passed it: delivered, unless it was discarded with others, or the route did not read its \
+                    topic then";
+        return Finding::of(route, PASSED, what);
+    };
+    let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    Finding::of(route, DISCARDED, format!("{} gave it up for good at {}{reason}", act.actor.name, act.at))
 }
 
 fn unknown(id: MessageId) -> Finding {

@@ -33,8 +33,12 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 19] = [
-    ("delivered", "the route has passed it"),
+pub const CODES: [(&str, &str); 20] = [
+    (
+        "passed",
+        "the route has passed it: delivered, unless somebody discarded it or the route did not read its topic then",
+    ),
+    ("discarded", "an operator gave it up for good; by whom and why"),
     ("under-way", "nothing is wrong; it has not been its turn yet"),
     ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),
     ("no-route", "no route reads its topic"),
@@ -76,10 +80,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Codes of findings that mean: nothing waits here.
-pub const DONE: [&str; 1] = ["delivered"];
+const PASSED: &str = "passed";
+const DISCARDED: &str = "discarded";
 
-/// Why this message waits, route by route; the most pressing reason of each first. A route that has delivered it says so.
+/// Codes of findings that mean: nothing waits here, and nobody gave it up.
+pub const DONE: [&str; 1] = [PASSED];
+
+/// Why this message waits, route by route; the most pressing reason of each first. A route that has passed it says so.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -87,7 +94,7 @@ pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
     let trace = admin.message(id).await?;
     let overview = admin.overview().await?;
     let mut findings = message::explain(admin, id, &trace, &overview).await?;
-    if findings.iter().any(|finding| finding.route.is_some() && !DONE.contains(&finding.code))
+    if findings.iter().any(|finding| finding.route.is_some() && ![PASSED, DISCARDED].contains(&finding.code))
         && let Some(blockage) = admin.blockage().await?
     {
         findings.insert(0, survey::blocked(blockage));

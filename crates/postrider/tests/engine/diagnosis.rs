@@ -67,7 +67,7 @@ async fn a_delivered_message_is_said_to_be(place: Place) {
     let broker = Broker::new();
     let id = one(&place, "a1");
     let relay = Running::start(&place.log, [route("all", &broker)]);
-    let finding = finding(&place, id, "delivered").await;
+    let finding = finding(&place, id, "passed").await;
     assert_eq!(finding.route.as_deref(), Some("all"));
     relay.drained().await;
 }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use postrider::core::admin::{Actor, ParkedFilter, ParkedRow, StoreAdmin};
+use serde_json::json;
 
 use super::Filter;
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
         store::{ActorArguments, StoreArguments},
     },
     exit::{Code, Failure, Outcome},
-    output::{plural, print},
+    output::{OutputArguments, plural},
     progress::Progress,
 };
 
@@ -37,6 +38,8 @@ pub(crate) struct Change {
     rate: Option<u32>,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// What to do with them.
@@ -77,7 +80,7 @@ impl Change {
         let (filter, actor) = (self.filter.parked(), self.actor.actor());
         let admin = self.store.open().await?.admin;
         if self.filter.id.is_some() {
-            return Ok(tell(act, act.apply(&*admin, &filter, &actor).await?));
+            return Ok(self.tell(act, act.apply(&*admin, &filter, &actor).await?));
         }
         let count = admin.parked_count(&filter).await?;
         if count == 0 {
@@ -85,14 +88,17 @@ impl Change {
             if let Some(route) = &self.filter.route {
                 known_route(&admin.overview().await?, route)?;
             }
-            return Ok(tell(act, 0));
+            return Ok(self.tell(act, 0));
         }
         if !self.yes {
             let (verb, messages) = (act.verb(), plural(count, "message"));
-            print(format_args!("would {verb} {messages}: {filter}\nnothing was changed; do it with --yes\n"));
+            self.output.object(
+                || json!({ "dry_run": true, "would_change": count }),
+                || format!("would {verb} {messages}: {filter}\nnothing was changed; do it with --yes\n"),
+            );
             return Ok(Code::Done);
         }
-        Ok(tell(act, self.in_slices(act, &*admin, &filter, &actor, count).await?))
+        Ok(self.tell(act, self.in_slices(act, &*admin, &filter, &actor, count).await?))
     }
 
     /// By ascending place, so that one which dies again meanwhile is not met twice. Ends with the rows.
@@ -122,6 +128,12 @@ impl Change {
             }
         }
     }
+
+    /// That nothing matched is a finding: whoever asked expected something.
+    fn tell(&self, act: Act, rows: u64) -> Code {
+        self.output.object(|| json!({ act.done(): rows }), || format!("{rows} {}\n", act.done()));
+        if rows == 0 { Code::Problem } else { Code::Done }
+    }
 }
 
 /// The filter, narrowed to these rows of one route.
@@ -132,10 +144,4 @@ fn only(filter: &ParkedFilter, slice: &[ParkedRow]) -> ParkedFilter {
         ordinals: Some(first.ordinal..=last.ordinal),
         ..filter.clone()
     }
-}
-
-/// That nothing matched is a finding: whoever asked expected something.
-fn tell(act: Act, rows: u64) -> Code {
-    print(format_args!("{rows} {}\n", act.done()));
-    if rows == 0 { Code::Problem } else { Code::Done }
 }

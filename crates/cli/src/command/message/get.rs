@@ -51,11 +51,11 @@ fn copy(row: &ParkedRow) -> &postrider::Envelope {
     &row.envelope
 }
 
-/// Where it is on every route: parked in some state, delivered, or waiting for the cursor.
+/// Where it is on every route: parked in some state, passed by the cursor, or waiting for the cursor.
 fn places(trace: &MessageTrace) -> BTreeMap<String, String> {
     let mut places = BTreeMap::new();
     for (lane, passed) in &trace.passed {
-        places.insert(lane.route.to_string(), if *passed { "delivered" } else { "waiting" }.to_owned());
+        places.insert(lane.route.to_string(), if *passed { "passed" } else { "waiting" }.to_owned());
     }
     for row in &trace.parked {
         places.insert(row.route.to_string(), row.state.to_string());

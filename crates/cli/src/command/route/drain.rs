@@ -13,11 +13,12 @@ use postrider::core::{
     standstill::Reason,
     time::Timestamp,
 };
+use serde_json::json;
 
 use crate::{
     command::store::{ActorArguments, StoreArguments},
     exit::{Code, Failure, Outcome},
-    output::print,
+    output::OutputArguments,
     values,
 };
 
@@ -35,6 +36,8 @@ pub(crate) struct Arguments {
     store: StoreArguments,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Outcome {
@@ -44,7 +47,10 @@ pub(super) async fn run(arguments: &Arguments) -> Outcome {
     let paused_at = admin.overview().await?.at;
     if let Ok(rests) = tokio::time::timeout(*timeout, at_rest(&*admin, route, paused_at)).await {
         rests?;
-        print(format_args!("{route} is paused and nothing of it is in flight\n"));
+        arguments.output.object(
+            || json!({ "route": route, "state": "drained" }),
+            || format!("{route} is paused and nothing of it is in flight\n"),
+        );
         return Ok(Code::Done);
     }
     let busy = busy(&admin.overview().await?, route, paused_at);

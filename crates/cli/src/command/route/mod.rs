@@ -5,7 +5,7 @@ mod drain;
 mod test;
 
 use clap::{Args, Subcommand};
-use postrider::core::admin::{NodeStatus, Overview, RouteStatus};
+use postrider::core::admin::{NodeStatus, Overview, ParkedCounts, RouteStatus};
 use serde_json::{Value, json};
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     exit::{Code, Failure, Outcome},
-    output::{OutputArguments, or_dash, print},
+    output::{OutputArguments, or_dash, plural},
     table::{Table, printable},
 };
 
@@ -37,8 +37,8 @@ pub(crate) enum Action {
     /// the header `postrider-probe`, and so does every other route that reads its topic.
     Test(test::Arguments),
     /// Forgets a route that is no longer configured: its cursor, replays and parked messages. Until then retention waits
-    /// for it.
-    Forget(Named),
+    /// for it. One for which something waits only with --yes.
+    Forget(Forget),
     /// Makes the cursor good after the database was set back (PostgreSQL): all that it has not settled is delivered, some of
     /// it perhaps twice. An error asks for it.
     Rebase(Named),
@@ -52,6 +52,25 @@ pub(crate) struct Named {
     store: StoreArguments,
     #[command(flatten)]
     actor: ActorArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    named: Named,
+    /// Really does it. Without, a route for which messages wait is only looked at.
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Named {
+    /// What has become of the route: one word for a program, a sentence for people.
+    fn tell(&self, state: &str, in_words: &str) {
+        let route = &self.route;
+        self.output.object(|| json!({ "route": route, "state": state }), || format!("{route} {in_words}\n"));
+    }
 }
 
 pub(crate) async fn run(action: &Action) -> Outcome {
@@ -61,28 +80,47 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Test(arguments) => return test::run(arguments).await,
         Action::Pause(named) => {
             named.store.open().await?.admin.pause(&named.route, &named.actor.actor()).await?;
-            print(format_args!("{} is paused\n", named.route));
+            named.tell("paused", "is paused");
         }
         Action::Resume(named) => {
             named.store.open().await?.admin.resume_route(&named.route, &named.actor.actor()).await?;
-            print(format_args!("{} goes on\n", named.route));
+            named.tell("resumed", "goes on");
         }
-        Action::Forget(named) => {
-            let admin = named.store.open().await?.admin;
-            let route = &named.route;
-            refuse_while_served(&admin.overview().await?, route)?;
-            admin.forget_route(route, &named.actor.actor()).await?;
-            print(format_args!(
-                "{route} is forgotten; a relay that is started with it makes it known as a new route\n"
-            ));
-        }
+        Action::Forget(arguments) => forget(arguments).await?,
         Action::Rebase(named) => {
             named.store.open().await?.admin.rebase_route(&named.route, &named.actor.actor()).await?;
-            let route = &named.route;
-            print(format_args!("{route} is rebased when a relay reads it next; what was not settled is delivered\n"));
+            named.tell("rebasing", "is rebased when a relay reads it next; what was not settled is delivered");
         }
     }
     Ok(Code::Done)
+}
+
+async fn forget(Forget { named, yes }: &Forget) -> Outcome<()> {
+    let admin = named.store.open().await?.admin;
+    let (route, overview) = (&named.route, admin.overview().await?);
+    refuse_while_served(&overview, route)?;
+    let status = overview.routes.iter().find(|status| *status.route == **route);
+    let (pending, parked) = status.map_or((0, 0), |status| (status.pending, parked_rows(&status.parked)));
+    if pending + parked > 0 && !yes {
+        named.output.object(
+            || json!({ "dry_run": true, "route": route, "pending": pending, "parked": parked }),
+            || {
+                let (pending, parked) = (count(pending), plural(parked, "parked message"));
+                format!(
+                    "would forget {route} with {parked} and a cursor that has {pending} before it\n\
+                     nothing was changed; do it with --yes\n"
+                )
+            },
+        );
+        return Ok(());
+    }
+    admin.forget_route(route, &named.actor.actor()).await?;
+    named.tell("forgotten", "is forgotten; a relay that is started with it makes it known as a new route");
+    Ok(())
+}
+
+fn parked_rows(counts: &ParkedCounts) -> u64 {
+    counts.scheduled + counts.retrying + counts.held + counts.dead
 }
 
 /// A relay that has the route would go on without it, and nobody would be told.
