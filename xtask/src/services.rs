@@ -7,6 +7,7 @@
 
 mod machine;
 mod mariadb;
+mod mongodb;
 mod nats;
 mod postgres;
 mod process;
@@ -43,7 +44,7 @@ struct Started {
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE, nats::SERVICE, redis::SERVICE];
+const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE, mongodb::SERVICE, nats::SERVICE, redis::SERVICE];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {

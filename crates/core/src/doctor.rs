@@ -76,13 +76,15 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 24] = [
+pub const CODES: [(&str, &str); 26] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
     ("file-nearly-full", "the file nears the size that it may have"),
     ("fsync-off", "a crash of the machine can lose or damage what was committed"),
     ("full-page-writes-off", "a crash of the machine can damage the database"),
+    ("history-lost", "the server had forgotten where a lane was, so it was read anew: nothing lost, some came twice"),
+    ("history-short", "the server remembers too little for a route that stands still for a day"),
     (
         "idle-replication-slot",
         "a replication slot that nobody reads keeps log files and old rows until the disk is full",

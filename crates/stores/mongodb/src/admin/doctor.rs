@@ -1,0 +1,104 @@
+//! What an operator should know of the server: whether a crash can take back a commit, how far back it remembers, and which
+//! lanes had to be read anew because it did not.
+
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use postrider_core::doctor::{Finding, Severity, Thresholds};
+
+use crate::{
+    MongoStore,
+    error::Work,
+    lease::lanes,
+    value::{is_true, long_opt},
+};
+
+/// A server that remembers less is one long weekend away from a scan.
+const HISTORY_MIN: Duration = Duration::from_hours(24);
+
+pub(super) async fn examine(store: &MongoStore, thresholds: Thresholds) -> Work<Vec<Finding>> {
+    let mut findings: Vec<Finding> = durability(store).await.into_iter().collect();
+    findings.extend(history(store).await);
+    findings.extend(recovered(store).await?);
+    findings.extend(open_transactions(store, thresholds).await);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}
+
+/// Needs a privilege that an application mostly lacks; without it there is nothing to say.
+async fn durability(store: &MongoStore) -> Option<Finding> {
+    let admin = store.0.client.database("admin");
+    let answer = admin.run_command(doc! { "replSetGetConfig": 1 }).await.ok()?;
+    let config = answer.get_document("config").ok()?;
+    if !config.contains_key("writeConcernMajorityJournalDefault")
+        || is_true(config, "writeConcernMajorityJournalDefault")
+    {
+        return None;
+    }
+    Some(
+        Finding::new("synchronous-commit-off", Severity::Warning, "writeConcernMajorityJournalDefault = false")
+            .detail("a majority may have a message in memory alone: a crash of all machines can take it back, published or not")
+            .fix("set writeConcernMajorityJournalDefault to true in the configuration of the replica set"),
+    )
+}
+
+/// From the oldest to the newest entry of the server's history.
+async fn history(store: &MongoStore) -> Option<Finding> {
+    let oplog = store.0.client.database("local").collection::<Document>("oplog.rs");
+    let first = oplog.find_one(doc! {}).sort(doc! { "$natural": 1 }).await.ok()??;
+    let last = oplog.find_one(doc! {}).sort(doc! { "$natural": -1 }).await.ok()??;
+    let time = |entry: &Document| entry.get_timestamp("ts").map(|ts| ts.time).ok();
+    let window = Duration::from_secs(u64::from(time(&last)?.saturating_sub(time(&first)?)));
+    let stats = store.0.client.database("local").run_command(doc! { "collStats": "oplog.rs" }).await.ok()?;
+    // One that is not full yet has a window that still grows.
+    let (size, most) = (long_opt(&stats, "size")?, long_opt(&stats, "maxSize")?);
+    if window >= HISTORY_MIN || size < most / 2 {
+        return None;
+    }
+    Some(
+        Finding::new("history-short", Severity::Warning, format!("the oplog holds {} s", window.as_secs()))
+            .detail("a route that stands still for longer is read anew from the collection, with duplicates")
+            .fix("make the oplog larger with replSetResizeOplog, or set storage.oplogMinRetentionHours"),
+    )
+}
+
+async fn recovered(store: &MongoStore) -> Work<Vec<Finding>> {
+    let mut db = store.look().await?;
+    let now = db.now().await?;
+    let mut findings = Vec::new();
+    for (route, rows) in lanes(&mut db, now).await? {
+        for lane in rows {
+            let Some(at) = lane.recovered else { continue };
+            findings.push(
+                Finding::new("history-lost", Severity::Note, format!("lane {route}/{}", lane.number))
+                    .detail(format!(
+                        "the server had forgotten where the lane was, so at {at} it was read anew from the collection: nothing \
+                         is lost, some messages came twice"
+                    ))
+                    .fix("keep the relay running, or make the oplog larger"),
+            );
+        }
+    }
+    Ok(findings)
+}
+
+/// Needs the privilege `inprog`; without it there is nothing to say.
+async fn open_transactions(store: &MongoStore, thresholds: Thresholds) -> Vec<Finding> {
+    let seconds = i64::try_from(thresholds.transaction_age.as_secs()).unwrap_or(i64::MAX);
+    let command = doc! {
+        "currentOp": true,
+        "transaction.timeOpenMicros": { "$gt": seconds.saturating_mul(1_000_000) },
+    };
+    let Ok(answer) = store.0.client.database("admin").run_command(command).await else { return Vec::new() };
+    let open = answer.get_array("inprog").map(Vec::as_slice).unwrap_or_default();
+    let finding = |open: &Document| {
+        let micros = open.get_document("transaction").ok().and_then(|t| long_opt(t, "timeOpenMicros")).unwrap_or(0);
+        Finding::new("open-transaction", Severity::Warning, "a transaction")
+            .detail(format!(
+                "it has been open for {} s; what it enqueued is delivered when it commits",
+                micros / 1_000_000
+            ))
+            .fix("commit or abort it; the server ends it by itself after transactionLifetimeLimitSeconds")
+    };
+    open.iter().filter_map(mongodb::bson::Bson::as_document).map(finding).collect()
+}

@@ -1,0 +1,115 @@
+//! Everybody who reads the log, and how far they are with a message.
+//!
+//! A message is passed by a lane if its `at` is not above the lane's bound and its transaction did not commit late. Which ones
+//! did is asked of the change stream, once for each different cursor; mostly there are none.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use mongodb::bson::Document;
+use postrider_core::{lease::LaneId, time::Timestamp};
+use uuid::Uuid;
+
+use crate::{
+    cursor::{Position, Tick},
+    db::Db,
+    error::Work,
+    lease::{self, LaneRow},
+    records::at,
+    route::Route,
+    stream,
+};
+
+/// Routes and replays with their lanes.
+pub(super) struct Readers {
+    pub(super) routes: BTreeMap<Arc<str>, Route>,
+    pub(super) lanes: HashMap<Arc<str>, Vec<Lane>>,
+}
+
+/// A lane, and what is before it although it is below its bound.
+pub(super) struct Lane {
+    pub(super) row: LaneRow,
+    pub(super) bound: Tick,
+    pub(super) late: Arc<Late>,
+}
+
+/// Messages whose transactions committed late.
+#[derive(Default)]
+pub(super) struct Late {
+    pub(super) documents: Vec<Document>,
+    numbers: HashSet<Tick>,
+}
+
+/// What a message is to its readers.
+pub(super) struct About<'a> {
+    pub(super) number: Tick,
+    pub(super) id: &'a Uuid,
+    pub(super) topic: &'a str,
+    pub(super) name: &'a str,
+    pub(super) key: Option<&'a str>,
+    pub(super) enqueued_at: Timestamp,
+}
+
+impl Readers {
+    /// `aside` is for the stream, which cannot be asked at a point in time of the past.
+    pub(super) async fn of(db: &mut Db, aside: &mut Db, now: Timestamp, overlap: Tick) -> Work<Self> {
+        let routes = Route::all(db).await?;
+        let mut known: HashMap<Vec<u8>, (Tick, Arc<Late>)> = HashMap::new();
+        let mut lanes: HashMap<Arc<str>, Vec<Lane>> = HashMap::new();
+        for (name, rows) in lease::lanes(db, now).await? {
+            let is_replay = routes.get(&name).is_some_and(|route| route.reader.replay.is_some());
+            for row in rows {
+                let cursor = row.at.encode().0.to_vec();
+                let (bound, late) = match known.get(&cursor) {
+                    // A replay reads the collection alone.
+                    _ if is_replay => (row.at.bound(), Arc::default()),
+                    Some(known) => known.clone(),
+                    None => {
+                        let found = standing(aside, &row.at, overlap).await?;
+                        known.insert(cursor, found.clone());
+                        found
+                    }
+                };
+                lanes.entry(Arc::clone(&name)).or_default().push(Lane { row, bound, late });
+            }
+        }
+        Ok(Self { routes, lanes })
+    }
+
+    /// The lanes that a message belongs to, and whether each has passed it.
+    pub(super) fn passed(&self, about: &About<'_>) -> Vec<(LaneId, bool)> {
+        let mut passed = Vec::new();
+        for route in self.routes.values() {
+            let in_time = route.replay_end.is_none_or(|end| about.number <= end);
+            if !in_time || !route.reader.reads(about.topic, about.name, about.key, about.enqueued_at) {
+                continue;
+            }
+            for lane in self.lanes.get(&route.name).into_iter().flatten() {
+                if route.reader.place(about.key.map(str::as_bytes), about.id, lane.row.number, route.lanes).1 {
+                    let lane_id = LaneId { route: Arc::clone(&route.name), number: lane.row.number };
+                    passed.push((lane_id, lane.has_passed(about.number)));
+                }
+            }
+        }
+        passed
+    }
+}
+
+impl Lane {
+    pub(super) fn has_passed(&self, number: Tick) -> bool {
+        number <= self.bound && !self.late.numbers.contains(&number)
+    }
+}
+
+/// Where the server has forgotten what committed late, everything within the overlap counts as not passed.
+async fn standing(aside: &mut Db, position: &Position, overlap: Tick) -> Work<(Tick, Arc<Late>)> {
+    Ok(match stream::late(aside, position, None).await? {
+        Some(documents) => {
+            let numbers = documents.iter().map(at).collect();
+            (position.bound(), Arc::new(Late { documents, numbers }))
+        }
+        None => (position.bound().min(position.horizon().saturating_sub(overlap)), Arc::default()),
+    })
+}

@@ -1,0 +1,384 @@
+//! A piece of work on the database: commands that are transactions of their own, a look at one state of it, or a transaction.
+//!
+//! Every command says by itself how durable its write and how settled its read must be, whatever the client was told: writes
+//! wait until a majority has them in its journal, reads see nothing that could be rolled back.
+
+use std::time::Duration;
+
+use mongodb::{
+    Client, ClientSession, Database,
+    bson::{Bson, Document, Timestamp, doc},
+    options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
+};
+use postrider_core::time::Timestamp as Instant;
+
+use crate::{
+    cursor::{Tick, tick},
+    dialect::Mongo,
+    error::{Fault, Work, corrupt},
+    value::{long, millis},
+};
+
+/// How long a write may wait for the majority before it counts as neither done nor not done.
+const MAJORITY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Documents of one answer, as far as they fit into 16 MB.
+const BATCH_MAX: i64 = 100_000;
+
+/// The server's clock, in an expression: microseconds since 1970, as a number.
+pub(crate) fn server_now() -> Document {
+    doc! { "$multiply": [{ "$toLong": "$$NOW" }, 1_000_i64] }
+}
+
+/// The work, and the names of the collections.
+pub(crate) struct Db {
+    pub(crate) names: Mongo,
+    database: Database,
+    /// A cursor belongs to the session in which it was opened.
+    session: ClientSession,
+    mode: Mode,
+}
+
+enum Mode {
+    Alone,
+    /// At the point of time that the first read was given.
+    Look(Option<Timestamp>),
+    Transaction,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
+/// What to look for. `limit` 0 is everything.
+#[derive(Clone, Default)]
+pub(crate) struct Find {
+    pub(crate) filter: Document,
+    pub(crate) sort: Document,
+    pub(crate) fields: Document,
+    pub(crate) limit: i64,
+}
+
+impl Find {
+    pub(crate) fn new(filter: Document) -> Self {
+        Self { filter, ..Self::default() }
+    }
+
+    pub(crate) fn sort(self, sort: Document) -> Self {
+        Self { sort, ..self }
+    }
+
+    pub(crate) fn fields(self, fields: Document) -> Self {
+        Self { fields, ..self }
+    }
+
+    pub(crate) fn limit(self, limit: i64) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn command(self, collection: String) -> Document {
+        let mut command = doc! { "find": collection, "filter": self.filter, "batchSize": BATCH_MAX };
+        if !self.sort.is_empty() {
+            command.insert("sort", self.sort);
+        }
+        if !self.fields.is_empty() {
+            command.insert("projection", self.fields);
+        }
+        if self.limit > 0 {
+            command.insert("limit", self.limit);
+        }
+        command
+    }
+}
+
+impl Db {
+    /// Commands that are transactions of their own.
+    pub(crate) async fn alone(client: &Client, names: &Mongo) -> Work<Self> {
+        Self::new(client, names, Mode::Alone).await
+    }
+
+    /// On one state of the database, and without changing it.
+    pub(crate) async fn look(client: &Client, names: &Mongo) -> Work<Self> {
+        Self::new(client, names, Mode::Look(None)).await
+    }
+
+    /// A transaction, which is rolled back if it is dropped without [`Self::commit`].
+    pub(crate) async fn begin(client: &Client, names: &Mongo) -> Work<Self> {
+        let mut db = Self::new(client, names, Mode::Transaction).await?;
+        start(&mut db.session).await?;
+        Ok(db)
+    }
+
+    async fn new(client: &Client, names: &Mongo, mode: Mode) -> Work<Self> {
+        let session = client.start_session().causal_consistency(false).await?;
+        Ok(Self { names: names.clone(), database: client.database(names.database()), session, mode })
+    }
+
+    /// Repeats the commit while it is not known whether it has happened, and nothing but the commit.
+    pub(crate) async fn commit(mut self) -> Work<()> {
+        if !matches!(self.mode, Mode::Transaction) {
+            return Ok(());
+        }
+        let mut repeats = 0;
+        loop {
+            match self.session.commit_transaction().await.map_err(Fault::from) {
+                Err(fault) if fault.is_unknown_commit() && repeats < COMMITS_MAX => repeats += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// At once, and not when somebody cleans the session.
+    pub(crate) async fn roll_back(mut self) {
+        if matches!(self.mode, Mode::Transaction) {
+            // What cannot be rolled back has ended by itself, or will.
+            let _ = self.session.abort_transaction().await;
+        }
+    }
+
+    /// When the last command ran, by the time of the cluster.
+    pub(crate) fn operation_time(&self) -> Option<Tick> {
+        self.session.operation_time().map(tick)
+    }
+
+    async fn run(&mut self, mut command: Document, access: Access) -> Work<Document> {
+        match (&self.mode, access) {
+            (Mode::Transaction, _) => {}
+            (Mode::Look(Some(at)), _) => {
+                command.insert("readConcern", doc! { "level": "snapshot", "atClusterTime": *at });
+            }
+            (Mode::Look(None), _) => {
+                command.insert("readConcern", doc! { "level": "snapshot" });
+            }
+            (Mode::Alone, Access::Read) => {
+                if !command.contains_key("readConcern") {
+                    command.insert("readConcern", doc! { "level": "majority" });
+                }
+            }
+            (Mode::Alone, Access::Write) => {
+                let patience = i64::try_from(MAJORITY_PATIENCE.as_millis()).unwrap_or(i64::MAX);
+                command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": patience });
+            }
+        }
+        let answer = self.database.run_command(command).session(&mut self.session).await?;
+        if let Mode::Look(at @ None) = &mut self.mode {
+            *at = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
+        }
+        refused(&answer)?;
+        Ok(answer)
+    }
+
+    /// Closes a cursor without waiting for it. If that does not arrive, the server closes it by itself after a while.
+    pub(crate) fn close(&self, collection: &str, cursor: i64) {
+        let database = self.database.clone();
+        let command = doc! { "killCursors": collection, "cursors": [cursor] };
+        tokio::spawn(async move {
+            let _ = database.run_command(command).await;
+        });
+    }
+
+    /// A command that reads, and its whole answer.
+    pub(crate) async fn ask(&mut self, command: Document) -> Work<Document> {
+        self.run(command, Access::Read).await
+    }
+
+    /// A command that changes things which are no documents, such as collections.
+    pub(crate) async fn tell(&mut self, command: Document) -> Work<Document> {
+        self.run(command, Access::Write).await
+    }
+
+    /// All documents of a cursor, batch by batch.
+    async fn exhaust(&mut self, collection: &str, answer: Document) -> Work<Vec<Document>> {
+        let (mut found, mut id) = batch(answer, "firstBatch")?;
+        // Ends with the cursor.
+        while id != 0 {
+            let more = doc! { "getMore": id, "collection": collection, "batchSize": BATCH_MAX };
+            let answer = self.database.run_command(more).session(&mut self.session).await?;
+            let (next, then) = batch(answer, "nextBatch")?;
+            found.extend(next);
+            id = then;
+        }
+        Ok(found)
+    }
+
+    pub(crate) async fn find(&mut self, collection: &str, find: Find) -> Work<Vec<Document>> {
+        let name = self.names.name(collection);
+        let answer = self.run(find.command(name.clone()), Access::Read).await?;
+        self.exhaust(&name, answer).await
+    }
+
+    pub(crate) async fn find_one(&mut self, collection: &str, filter: Document) -> Work<Option<Document>> {
+        Ok(self.find(collection, Find::new(filter).limit(1)).await?.into_iter().next())
+    }
+
+    pub(crate) async fn aggregate(&mut self, collection: &str, pipeline: Vec<Document>) -> Work<Vec<Document>> {
+        let name = self.names.name(collection);
+        let command = doc! { "aggregate": &name, "pipeline": pipeline, "cursor": { "batchSize": BATCH_MAX } };
+        let answer = self.run(command, Access::Read).await?;
+        self.exhaust(&name, answer).await
+    }
+
+    pub(crate) async fn insert(&mut self, collection: &str, documents: Vec<Document>) -> Work<()> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let command = doc! { "insert": self.names.name(collection), "documents": documents, "ordered": true };
+        self.run(command, Access::Write).await?;
+        Ok(())
+    }
+
+    /// One document, or all that match. Answers how many matched, changed or not.
+    pub(crate) async fn update(&mut self, collection: &str, update: Update) -> Work<u64> {
+        let Update { filter, change, many, upsert } = update;
+        let statement = doc! { "q": filter, "u": change, "multi": many, "upsert": upsert };
+        let command = doc! { "update": self.names.name(collection), "updates": [statement], "ordered": true };
+        let answer = self.run(command, Access::Write).await?;
+        Ok(long(&answer, "n")?.unsigned_abs())
+    }
+
+    /// Changes one document and returns it as it is then. `None`: none matches.
+    pub(crate) async fn find_and_update(
+        &mut self,
+        collection: &str,
+        filter: Document,
+        change: impl Into<Bson>,
+    ) -> Work<Option<Document>> {
+        let name = self.names.name(collection);
+        let command = doc! { "findAndModify": name, "query": filter, "update": change.into(), "new": true };
+        let mut answer = self.run(command, Access::Write).await?;
+        Ok(match answer.remove("value") {
+            Some(Bson::Document(document)) => Some(document),
+            _ => None,
+        })
+    }
+
+    pub(crate) async fn delete(&mut self, collection: &str, filter: Document) -> Work<u64> {
+        let statement = doc! { "q": filter, "limit": 0 };
+        let command = doc! { "delete": self.names.name(collection), "deletes": [statement] };
+        let answer = self.run(command, Access::Write).await?;
+        Ok(long(&answer, "n")?.unsigned_abs())
+    }
+
+    /// The instant by the database's clock. The one door through which time enters this crate.
+    pub(crate) async fn now(&mut self) -> Work<Instant> {
+        let pipeline = vec![doc! { "$match": { "_id": "epoch" } }, doc! { "$project": { "now": "$$NOW" } }];
+        let found = self.aggregate("meta", pipeline).await?;
+        let document = found.first().ok_or_else(|| missing_meta(&self.names))?;
+        Ok(millis(document, "now")?.ok_or_else(|| corrupt("the server does not say what time it is"))?)
+    }
+
+    /// The point up to which everything is committed by a majority, by the time of the cluster.
+    pub(crate) async fn committed(&mut self) -> Work<Tick> {
+        let command = doc! { "find": self.names.name("meta"), "limit": 1, "singleBatch": true };
+        let answer = self.run(command, Access::Read).await?;
+        let time =
+            answer.get_timestamp("operationTime").map_err(|_| corrupt("the server tells no time of the cluster"))?;
+        Ok(tick(time))
+    }
+
+    /// A fresh epoch: greater than any before.
+    pub(crate) async fn draw_epoch(&mut self) -> Work<i64> {
+        let value = doc! { "$max": [{ "$add": ["$value", 1_i64] }, server_now()] };
+        let change = vec![doc! { "$set": { "value": value } }];
+        let drawn = self.find_and_update("meta", doc! { "_id": "epoch" }, change).await?;
+        long(&drawn.ok_or_else(|| missing_meta(&self.names))?, "value")
+    }
+
+    /// Draws a number that nobody else gets.
+    pub(crate) async fn draw(&mut self, name: &str) -> Work<i64> {
+        let drawn = self.find_and_update("meta", doc! { "_id": name }, doc! { "$inc": { "value": 1_i64 } }).await?;
+        long(&drawn.ok_or_else(|| missing_meta(&self.names))?, "value")
+    }
+
+    /// Whoever changes which readers there are, or depends on it, writes here: of two at the same time one is repeated.
+    pub(crate) async fn lock_readers(&mut self) -> Work<()> {
+        self.draw("readers").await.map(drop)
+    }
+
+    /// Everything that changes a route's parked rows or lanes writes to the route, so that the head of a line, which is marked,
+    /// is found by one transaction at a time. Draws ordinals, too: answers the last of `count` new ones.
+    pub(crate) async fn lock_route(&mut self, route: &str, count: i64) -> Work<i64> {
+        let change = doc! { "$inc": { "ordinals": count, "beat": 1_i64 } };
+        match self.find_and_update("route", doc! { "_id": route }, change).await? {
+            Some(document) => long(&document, "ordinals"),
+            None => Ok(count),
+        }
+    }
+}
+
+/// Begins a transaction that is as durable as it must be, whatever the client was told.
+pub(crate) async fn start(session: &mut ClientSession) -> mongodb::error::Result<()> {
+    session
+        .start_transaction()
+        .read_concern(ReadConcern::snapshot())
+        .write_concern(durable())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .await
+}
+
+/// A commit whose outcome is unknown is repeated so often.
+const COMMITS_MAX: u32 = 5;
+
+/// Which documents become what.
+pub(crate) struct Update {
+    filter: Document,
+    change: Bson,
+    many: bool,
+    upsert: bool,
+}
+
+impl Update {
+    pub(crate) fn one(filter: Document, change: impl Into<Bson>) -> Self {
+        Self { filter, change: change.into(), many: false, upsert: false }
+    }
+
+    pub(crate) fn many(filter: Document, change: impl Into<Bson>) -> Self {
+        Self { many: true, ..Self::one(filter, change) }
+    }
+
+    pub(crate) fn or_insert(self) -> Self {
+        Self { upsert: true, ..self }
+    }
+}
+
+/// In the journals of a majority.
+pub(crate) fn durable() -> WriteConcern {
+    WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(MAJORITY_PATIENCE).build()
+}
+
+/// An answer that is good may tell of a write that is not.
+pub(crate) fn refused(answer: &Document) -> Work<()> {
+    let first = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()).and_then(Bson::as_document);
+    let Some(error) = first.or_else(|| answer.get_document("writeConcernError").ok()) else { return Ok(()) };
+    let code = error.get_i32("code").unwrap_or_default();
+    // The server repeats what it was told in the text of some errors; only those that never do are shown.
+    let message = error.get_str("codeName").map_or_else(|_| format!("the server answers {code}"), ToOwned::to_owned);
+    Err(Fault::Refused { code, message })
+}
+
+fn missing_meta(names: &Mongo) -> postrider_core::Error {
+    postrider_core::Error::new(
+        postrider_core::ErrorKind::Schema,
+        "the collections of the store are missing; run the migrations, or let the store do it",
+    )
+    .with("database", names.database())
+    .with("prefix", names.prefix())
+}
+
+/// The documents of a batch and the cursor's number.
+pub(crate) fn batch(mut answer: Document, name: &str) -> Work<(Vec<Document>, i64)> {
+    let Some(Bson::Document(mut cursor)) = answer.remove("cursor") else {
+        return Err(corrupt("the server answers without a cursor").into());
+    };
+    let id = long(&cursor, "id")?;
+    let Some(Bson::Array(documents)) = cursor.remove(name) else {
+        return Err(corrupt("the server answers without a batch").into());
+    };
+    let documents = documents.into_iter().filter_map(|document| match document {
+        Bson::Document(document) => Some(document),
+        _ => None,
+    });
+    Ok((documents.collect(), id))
+}

@@ -1,0 +1,137 @@
+//! Enqueue: appending envelopes to the log inside the application's own transaction.
+//!
+//! The session must be in a transaction: one that is not is refused, for the messages would be committed alone. The server
+//! gives each message its point in the time of the cluster (`at`) and the time of its clock as it is inserted; no client can.
+//! That is what makes the command an update that inserts.
+//!
+//! A service in any language enqueues with a plain insert; the rest of the fields may be left out:
+//!
+//! ```js
+//! session.getDatabase("shop").postrider_log.insertOne({
+//!   at: Timestamp(0, 0), topic: "orders", name: "order.placed", key: "o-4711", payload: "{}"
+//! })
+//! ```
+//!
+//! `at: Timestamp(0, 0)` is filled in by the server, in an insert and in nothing else: an update would leave it as it is, and
+//! is refused by the collection's validator. Touch the document that orders the key before you enqueue: what is enqueued
+//! without that has no order among its like.
+
+use mongodb::{
+    ClientSession,
+    bson::{Bson, Document, doc, oid::ObjectId},
+    error::ErrorKind as Mongodb,
+};
+use postrider_core::{
+    BoxFuture, Error, Result,
+    enlist::{Batch, Enlist},
+    envelope::Envelope,
+};
+
+use crate::{
+    db::refused,
+    dialect::Mongo,
+    error::{Fault, Work},
+    records::fields,
+    value::long,
+};
+
+/// Bytes of one command, unless a single message is larger: well below what a server takes.
+const COMMAND_BYTES_MAX: usize = 4 << 20;
+
+/// Messages of one command.
+const COMMAND_MESSAGES_MAX: usize = 1_000;
+
+/// Asynchronous, as the driver is. If the future is dropped half-way, the transaction holds all, some or none of the batch:
+/// abort it.
+impl Enlist<Mongo> for ClientSession {
+    type Appended<'a>
+        = BoxFuture<'a, Result<()>>
+    where
+        Self: 'a;
+
+    fn append<'a>(&'a mut self, store: &'a Mongo, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let batch = batch?;
+            if batch.envelopes().is_empty() {
+                return Ok(());
+            }
+            must_be_in_transaction(self).await?;
+            append(self, store, batch.envelopes()).await.map_err(|fault| fault.into_error("enqueue"))
+        })
+    }
+}
+
+/// The driver does not tell, but it refuses to begin a second one, without asking the server.
+async fn must_be_in_transaction(session: &mut ClientSession) -> Result<()> {
+    match session.start_transaction().await {
+        Err(error) if matches!(*error.kind, Mongodb::Transaction { .. }) => Ok(()),
+        begun => {
+            if begun.is_ok() {
+                // Nothing was sent yet, so nothing is sent now.
+                let _ = session.abort_transaction().await;
+            }
+            Err(Error::invalid(
+                "enqueue: the session is not in a transaction, so the message would be committed alone; call \
+                 start_transaction on it first, or use a UnitOfWork",
+            ))
+        }
+    }
+}
+
+async fn append(session: &mut ClientSession, store: &Mongo, envelopes: &[Envelope]) -> Work<()> {
+    let database = session.client().database(store.database());
+    for run in runs(envelopes) {
+        let updates: Vec<Bson> = run.iter().map(|envelope| statement(envelope).into()).collect();
+        let command = doc! { "update": store.log(), "ordered": true, "updates": updates };
+        let answer = database.run_command(command).session(&mut *session).await?;
+        refused(&answer)?;
+        if usize::try_from(long(&answer, "n")?) != Ok(run.len()) {
+            return Err(Fault::Ours(crate::error::corrupt("the server has not inserted every message")));
+        }
+    }
+    Ok(())
+}
+
+/// The id is fresh, so that nothing matches and the document is inserted.
+fn statement(envelope: &Envelope) -> Document {
+    doc! {
+        "q": { "_id": ObjectId::new() },
+        "u": {
+            "$setOnInsert": fields(envelope),
+            "$currentDate": { "at": { "$type": "timestamp" }, "enqueued_at": true },
+        },
+        "upsert": true,
+    }
+}
+
+/// Cuts a batch into commands, in order.
+fn runs(mut rest: &[Envelope]) -> impl Iterator<Item = &[Envelope]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |envelope: &&Envelope| {
+            bytes += envelope.weight();
+            bytes <= COMMAND_BYTES_MAX
+        };
+        let count = rest.iter().take(COMMAND_MESSAGES_MAX).take_while(fits).count().max(1).min(rest.len());
+        let (run, behind) = rest.split_at(count);
+        rest = behind;
+        (!run.is_empty()).then_some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_cut_into_few_commands_and_keeps_its_order() {
+        let batch: Vec<Envelope> = (0..2_500).map(|_| Envelope::new("t", "n", "")).collect();
+        let lengths: Vec<usize> = runs(&batch).map(<[_]>::len).collect();
+        assert_eq!(lengths, [1_000, 1_000, 500]);
+        let ids: Vec<_> = runs(&batch).flatten().map(|envelope| envelope.id).collect();
+        assert_eq!(ids, batch.iter().map(|envelope| envelope.id).collect::<Vec<_>>());
+        let heavy: Vec<Envelope> = (0..3).map(|_| Envelope::new("t", "n", vec![0; 5 << 20])).collect();
+        assert_eq!(runs(&heavy).map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+}

@@ -1,0 +1,270 @@
+//! Nodes, routes and who may act on which lane.
+//!
+//! A lane's lease and cursor are one document, so that a takeover and a settlement meet on it. Epochs come from one counter
+//! of the whole store and from its clock, so a number is never given twice, not even after a route was forgotten and made
+//! again: a stale owner can match nothing. All instants are the server's: `$$NOW`, in the very command that writes.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use mongodb::bson::{Bson, Document, doc};
+use postrider_core::{
+    Error,
+    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    standstill::Standstill,
+    time::Timestamp,
+};
+
+use crate::{
+    cursor::{Position, Tick},
+    db::{Db, Find, Update, server_now},
+    error::{Work, corrupt},
+    route::Route,
+    value::{binary, int, is_true, long, long_opt, text, uuid, uuid_opt},
+};
+
+/// What a registration needs to know of the log before it begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Beginning {
+    /// Everything up to here is committed.
+    pub(crate) committed: Tick,
+    pub(crate) overlap: Tick,
+}
+
+pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: Beginning) -> Work<()> {
+    // Retention must not meet a reader that is half known.
+    db.lock_readers().await?;
+    see(db, node).await?;
+    for spec in routes {
+        register_route(db, spec, beginning).await?;
+    }
+    Ok(())
+}
+
+/// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
+/// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
+async fn register_route(db: &mut Db, spec: &RouteSpec, beginning: Beginning) -> Work<()> {
+    spec.check()?;
+    let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
+    let known = Route::find(db, &spec.name).await?;
+    if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
+        return Ok(());
+    }
+    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
+    route.save(db).await?;
+    let Beginning { committed, overlap } = beginning;
+    let begin = match (&known, spec.start) {
+        (Some(known), _) if known.lanes == spec.lanes => {
+            let epoch = db.draw_epoch().await?;
+            let free = doc! { "$set": { "epoch": epoch }, "$unset": { "owner": "", "expires_at": "", "settled": "" } };
+            db.update("lane", Update::many(doc! { "route": &*spec.name }, free)).await?;
+            return Ok(());
+        }
+        (Some(_), _) => {
+            let lanes = db.find("lane", Find::new(doc! { "route": &*spec.name })).await?;
+            let positions = lanes.iter().map(position).collect::<Work<Vec<_>>>()?;
+            Position::least(positions, committed, overlap)
+        }
+        (None, Start::Oldest) => Position::oldest(committed),
+        (None, Start::Now) => Position::behind(committed),
+    };
+    drop_lanes(db, &spec.name).await?;
+    add_lanes(db, &spec.name, spec.lanes, &begin).await
+}
+
+/// Free lanes under a fresh epoch, all at the same place.
+pub(crate) async fn add_lanes(db: &mut Db, route: &str, lanes: u32, at: &Position) -> Work<()> {
+    let epoch = db.draw_epoch().await?;
+    let cursor = binary(&at.encode().0);
+    let lane = |number: u32| {
+        let id = LaneId { route: route.into(), number }.to_string();
+        let number = i64::from(number);
+        doc! { "_id": id, "route": route, "number": number, "epoch": epoch, "cursor": cursor.clone(), "beat": 0_i64 }
+    };
+    db.insert("lane", (0..lanes).map(lane).collect()).await
+}
+
+pub(crate) async fn drop_lanes(db: &mut Db, route: &str) -> Work<()> {
+    db.delete("lane", doc! { "route": route }).await?;
+    Ok(())
+}
+
+/// Not one transaction: an owner that settles all the time would make it start over and over. Who is there and who owns what
+/// is then looked at in one state.
+pub(crate) async fn heartbeat(db: &mut Db, node: &Node) -> Work<()> {
+    see(db, node).await?;
+    let until = doc! { "$add": [server_now(), life(node)] };
+    let extend = vec![doc! { "$set": { "expires_at": until } }];
+    db.update("lane", Update::many(doc! { "owner": uuid(node.id.0) }, extend)).await?;
+    Ok(())
+}
+
+pub(crate) async fn forget_dead(db: &mut Db) -> Work<()> {
+    let over = doc! { "$lte": [{ "$add": ["$seen_at", "$lease_life"] }, server_now()] };
+    db.delete("node", doc! { "$expr": over }).await?;
+    Ok(())
+}
+
+async fn see(db: &mut Db, node: &Node) -> Work<()> {
+    let routes: Vec<Bson> = node.routes.iter().map(|route| Bson::from(&**route)).collect();
+    let literal = |value: Bson| doc! { "$literal": value };
+    // A pipeline, for the clock; so every text is said to be one, and not an expression.
+    let said = doc! {
+        "name": literal(node.name.clone().into()),
+        "routes": literal(routes.into()),
+        "lease_life": life(node),
+        "standstills": literal(Standstill::encode(&node.standstills).into()),
+        "seen_at": server_now(),
+        "leaving": { "$ifNull": ["$leaving", false] },
+    };
+    let change = vec![doc! { "$set": said }];
+    db.update("node", Update::one(doc! { "_id": uuid(node.id.0) }, change).or_insert()).await?;
+    Ok(())
+}
+
+/// In microseconds, and not so long that the sum with an instant overflows.
+fn life(node: &Node) -> i64 {
+    Timestamp::from_micros(0).saturating_add(node.lease_life).as_micros().min(LIFE_MICROS_MAX)
+}
+
+/// Ten thousand years.
+const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
+
+/// In one state of the database, and whether a dead node is still listed.
+pub(crate) async fn roster(db: &mut Db, node: NodeId) -> Work<(Roster, bool)> {
+    let now = db.now().await?;
+    let mut roster = Roster::default();
+    let mut dead = false;
+    for found in db.find("node", Find::default().sort(doc! { "_id": 1 })).await? {
+        let standing = NodeStanding { id: node_id(&found, "_id")?, routes: names(&found) };
+        roster.leave |= standing.id == node && is_true(&found, "leaving");
+        if is_live(&found, now)? { roster.nodes.push(standing) } else { dead = true }
+    }
+    let routes = Route::all(db).await?;
+    let paused = |route: &Route| route.paused.is_some();
+    for (name, lanes) in lanes(db, now).await? {
+        // A lane and its route come and go together.
+        let Some(route) = routes.get(&name) else { continue };
+        roster.lanes.extend(lanes.into_iter().map(|lane| LaneStanding {
+            lane: LaneId { route: Arc::clone(&route.name), number: lane.number },
+            served_by: Arc::clone(route.served_by()),
+            owner: lane.owner,
+            epoch: lane.epoch,
+            // A replay waits while its route is paused: both publish to the same destination.
+            paused: paused(route) || routes.get(route.served_by()).is_some_and(paused),
+        }));
+    }
+    roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
+    Ok((roster, dead))
+}
+
+/// Whether a node has sent its heartbeat within its lease life.
+pub(crate) fn is_live(node: &Document, now: Timestamp) -> Work<bool> {
+    Ok(long(node, "seen_at")?.saturating_add(long(node, "lease_life")?) > now.as_micros())
+}
+
+/// One lane as it is stored.
+pub(crate) struct LaneRow {
+    pub(crate) number: u32,
+    pub(crate) owner: Option<NodeId>,
+    /// How long the owner still has.
+    pub(crate) expires_in: Option<Duration>,
+    pub(crate) epoch: Epoch,
+    pub(crate) at: Position,
+    /// When a scan last had to make up for lost history, if one had to.
+    pub(crate) recovered: Option<Timestamp>,
+}
+
+/// The lanes of every route, by number.
+pub(crate) async fn lanes(db: &mut Db, now: Timestamp) -> Work<HashMap<Arc<str>, Vec<LaneRow>>> {
+    let mut lanes: HashMap<Arc<str>, Vec<LaneRow>> = HashMap::new();
+    for found in db.find("lane", Find::default().sort(doc! { "route": 1, "number": 1 })).await? {
+        let expires_at = long_opt(&found, "expires_at").map(Timestamp::from_micros);
+        let owner = uuid_opt(&found, "owner").filter(|_| expires_at.is_some_and(|at| at > now)).map(NodeId);
+        lanes.entry(text(&found, "route")?.into()).or_default().push(LaneRow {
+            number: int(&found, "number")?,
+            owner,
+            expires_in: expires_at.filter(|_| owner.is_some()).map(|at| at.since(now)),
+            epoch: Epoch(long(&found, "epoch")?.cast_unsigned()),
+            at: position(&found)?,
+            recovered: long_opt(&found, "recovered_at").map(Timestamp::from_micros),
+        });
+    }
+    Ok(lanes)
+}
+
+/// The cursor of a lane.
+pub(crate) fn position(lane: &Document) -> Work<Position> {
+    let cursor = lane.get_binary_generic("cursor").map_err(|_| corrupt("a lane has no cursor"))?;
+    Ok(Position::decode(cursor)?)
+}
+
+pub(crate) async fn retire(db: &mut Db, node: NodeId) -> Work<()> {
+    let free = doc! { "$unset": { "owner": "", "expires_at": "" } };
+    db.update("lane", Update::many(doc! { "owner": uuid(node.0) }, free)).await?;
+    db.delete("node", doc! { "_id": uuid(node.0) }).await?;
+    Ok(())
+}
+
+/// A node that asks for a lane which it owns already gets it under a new epoch: the answer to its first request was lost,
+/// and since its heartbeats extend the lease nobody else could ever take the lane.
+///
+/// One command takes it, or nobody does. The reader is looked up after that: whoever changes it raises the epoch, so that a
+/// lease with the wrong one is fenced.
+pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Option<Lease>> {
+    let expired = doc! { "$lte": [{ "$ifNull": ["$expires_at", 0_i64] }, server_now()] };
+    let free = doc! { "$or": [{ "owner": null }, { "owner": uuid(node.id.0) }, { "$expr": expired }] };
+    let mut filter = doc! { "_id": lane.to_string(), "$and": [free] };
+    // A look without a write answers most.
+    if db.find_one("lane", filter.clone()).await?.is_none() {
+        return Ok(None);
+    }
+    let epoch = db.draw_epoch().await?;
+    filter.insert("epoch", doc! { "$lt": epoch });
+    let taken = doc! {
+        "epoch": epoch,
+        "owner": uuid(node.id.0),
+        "expires_at": { "$add": [server_now(), life(node)] },
+        "beat": { "$add": ["$beat", 1_i64] },
+    };
+    // A new epoch begins its count of settlements anew.
+    let change = vec![doc! { "$set": taken }, doc! { "$unset": "settled" }];
+    if db.find_and_update("lane", filter, change).await?.is_none() {
+        return Ok(None);
+    }
+    let Some(route) = Route::find(db, &lane.route).await? else { return Ok(None) };
+    Ok(Some(Lease {
+        lane: LaneId { route: route.name, number: lane.number },
+        lanes: route.lanes,
+        epoch: Epoch(epoch.cast_unsigned()),
+        reader: Arc::new(route.reader),
+    }))
+}
+
+pub(crate) async fn release(db: &mut Db, lease: &Lease) -> Work<()> {
+    let free = doc! { "$unset": { "owner": "", "expires_at": "" }, "$inc": { "beat": 1_i64 } };
+    let met = db.update("lane", Update::one(named(lease), free)).await?;
+    if met == 0 { Err(Error::fenced().into()) } else { Ok(()) }
+}
+
+/// Fails unless the lease's epoch is the current one. Looking is no fence for what is written afterwards: only a write to the
+/// lane is.
+pub(crate) async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
+    match db.find_one("lane", named(lease)).await? {
+        Some(_) => Ok(()),
+        None => Err(Error::fenced().into()),
+    }
+}
+
+/// The lane of a lease, while its epoch is the current one.
+pub(crate) fn named(lease: &Lease) -> Document {
+    doc! { "_id": lease.lane.to_string(), "epoch": lease.epoch.0.cast_signed() }
+}
+
+pub(crate) fn node_id(document: &Document, name: &str) -> Work<NodeId> {
+    Ok(NodeId(uuid_opt(document, name).ok_or_else(|| corrupt("a node's id has 16 bytes"))?))
+}
+
+pub(crate) fn names(node: &Document) -> Vec<Arc<str>> {
+    let routes = node.get_array("routes").map(Vec::as_slice).unwrap_or_default();
+    routes.iter().filter_map(Bson::as_str).map(Arc::from).collect()
+}

@@ -1,0 +1,300 @@
+//! The collections and indexes, version by version.
+//!
+//! A migration is a numbered list of commands that never changes once it is released; its checksum is kept beside its number,
+//! so that one that somebody altered is noticed. Every command is safe to repeat, so a migration that was cut off begins
+//! again, and openers that race do the same thing twice. A database that is newer than this program is refused rather than
+//! guessed at.
+
+use std::{collections::HashMap, fmt};
+
+use mongodb::bson::{Bson, Document, doc};
+use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+
+use crate::{
+    config::connect,
+    db::{Db, Find, Update, server_now},
+    dialect::Mongo,
+    error::{Fault, Work, corrupt},
+    value::{long, text},
+};
+
+/// Every migration, oldest first. Append only.
+const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.json") }];
+
+/// The version that this program works with.
+pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// What the server answers to whoever makes what is there: the collection, or an index of that name.
+const EXISTS: [i32; 2] = [48, 68];
+
+#[derive(Clone, Copy)]
+struct Migration {
+    version: u32,
+    name: &'static str,
+    template: &'static str,
+}
+
+impl Migration {
+    /// Of the text before the prefix is put in, so that it is the same for every prefix.
+    fn checksum(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.template.as_bytes()))
+    }
+
+    /// The commands, with the collections' names, as JSON.
+    fn commands(&self, names: &Mongo) -> Vec<serde_json::Value> {
+        let text = self.template.replace("{p}", names.prefix());
+        serde_json::from_str(&text).expect("a migration is a list of commands")
+    }
+
+    /// Its entry among those that are applied.
+    fn entry(&self) -> String {
+        format!("migration-{}", self.version)
+    }
+}
+
+/// One migration, as it stands in one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its number.
+    pub version: u32,
+    /// What it is called.
+    pub name: String,
+    /// The checksum of its text.
+    pub checksum: String,
+    /// When it was applied, if it was.
+    pub applied_at: Option<Timestamp>,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04} {}: ", self.version, self.name)?;
+        match self.applied_at {
+            Some(at) => write!(f, "applied at {at}"),
+            None => f.write_str("pending"),
+        }
+    }
+}
+
+/// Every migration and whether it is applied.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what the server answers.
+pub async fn status(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
+    let mut db = open(url, names).await?;
+    standings(&mut db).await.map_err(|fault| fault.into_error("look at the collections"))
+}
+
+/// The migrations that [`up`] would apply.
+///
+/// # Errors
+/// As [`status`].
+pub async fn plan(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
+    Ok(status(url, names).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
+}
+
+/// Applies what is pending and returns it. If it is cut off, the next one goes on.
+///
+/// # Errors
+/// As [`status`].
+pub async fn up(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
+    let mut db = open(url, names).await?;
+    apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
+}
+
+/// The prefixes of other stores in the same database, if the one that is asked for is not there: perhaps one of them is meant.
+///
+/// # Errors
+/// What the server answers.
+pub async fn beside(url: &str, names: &Mongo) -> Result<Vec<String>> {
+    let client = connect(url).await?;
+    let listed = client.database(names.database()).list_collection_names().await;
+    let listed = listed.map_err(|error| crate::error::from_mongo(&error, "look at the collections"))?;
+    let mut prefixes: Vec<String> = listed
+        .iter()
+        .filter_map(|name| name.strip_suffix("meta"))
+        .filter(|prefix| listed.iter().any(|name| name.strip_suffix("log") == Some(prefix)))
+        .map(ToOwned::to_owned)
+        .collect();
+    prefixes.sort();
+    let is_there = prefixes.iter().any(|prefix| prefix == names.prefix());
+    Ok(if is_there { Vec::new() } else { prefixes })
+}
+
+/// All migrations as a script for `mongosh`, for people who apply them by hand.
+#[must_use]
+pub fn script(names: &Mongo) -> String {
+    let mut script = format!("const store = db.getSiblingDB({:?});\n", names.database());
+    for migration in &MIGRATIONS {
+        script.push_str(&format!("\n// migration {}: {}\n", migration.version, migration.name));
+        for command in migration.commands(names) {
+            script.push_str(&format!("store.runCommand(EJSON.deserialize({command}));\n"));
+        }
+        let Migration { version, name, .. } = migration;
+        let note = serde_json::json!({
+            "update": names.name("meta"),
+            "updates": [{
+                "q": { "_id": migration.entry() },
+                "u": [{ "$set": {
+                    "version": version,
+                    "name": name,
+                    "checksum": migration.checksum(),
+                    "applied_at": { "$multiply": [{ "$toLong": "$$NOW" }, 1000] },
+                } }],
+                "upsert": true,
+            }],
+        });
+        script.push_str(&format!("store.runCommand({note});\n"));
+    }
+    script
+}
+
+async fn open(url: &str, names: &Mongo) -> Result<Db> {
+    let client = connect(url).await?;
+    Db::alone(&client, names).await.map_err(|fault| fault.into_error("connect"))
+}
+
+/// Applies what is pending.
+pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
+    let pending: Vec<Standing> =
+        standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
+    for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
+        for command in migration.commands(&db.names) {
+            match db.tell(document(command)?).await {
+                Err(fault) if fault.code().is_some_and(|code| EXISTS.contains(&code)) => {}
+                // Of two who insert the same at the same time, one is told so; it is there.
+                Err(Fault::Refused { code: 11000, .. }) => {}
+                outcome => drop(outcome?),
+            }
+        }
+        note(db, migration).await?;
+    }
+    Ok(pending)
+}
+
+async fn note(db: &mut Db, migration: &Migration) -> Work<()> {
+    let Migration { version, name, .. } = migration;
+    let said = doc! {
+        "version": i64::from(*version),
+        "name": *name,
+        "checksum": migration.checksum(),
+        "applied_at": { "$ifNull": ["$applied_at", server_now()] },
+    };
+    let entry = Update::one(doc! { "_id": migration.entry() }, vec![doc! { "$set": said }]).or_insert();
+    match db.update("meta", entry).await {
+        Err(Fault::Refused { code: 11000, .. }) => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+fn document(command: serde_json::Value) -> Work<Document> {
+    fn value(json: serde_json::Value) -> Bson {
+        match json {
+            serde_json::Value::Null => Bson::Null,
+            serde_json::Value::Bool(value) => value.into(),
+            serde_json::Value::Number(number) => number.as_i64().map_or_else(|| Bson::from(number.as_f64()), small),
+            serde_json::Value::String(text) => text.into(),
+            serde_json::Value::Array(values) => Bson::Array(values.into_iter().map(value).collect()),
+            serde_json::Value::Object(fields) => {
+                let long =
+                    fields.get("$numberLong").and_then(|text| text.as_str()).and_then(|text| text.parse::<i64>().ok());
+                match long {
+                    Some(number) => Bson::Int64(number),
+                    None => Bson::Document(fields.into_iter().map(|(name, field)| (name, value(field))).collect()),
+                }
+            }
+        }
+    }
+    // As the shell would send it.
+    fn small(number: i64) -> Bson {
+        i32::try_from(number).map_or(Bson::Int64(number), Bson::Int32)
+    }
+    match value(command) {
+        Bson::Document(document) => Ok(document),
+        _ => Err(corrupt("a migration is a list of commands").into()),
+    }
+}
+
+/// For those who migrate by hand: refuses what is not complete.
+pub(crate) async fn check(db: &mut Db) -> Work<()> {
+    let standings = standings(db).await?;
+    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
+    if applied == Some(LATEST) {
+        return Ok(());
+    }
+    let what = if applied.is_none() {
+        "the collections are missing; run the migrations, or let the store do it"
+    } else {
+        "the collections are older than this program; run the migrations, or let the store do it"
+    };
+    Err(Error::new(ErrorKind::Schema, what)
+        .with("prefix", db.names.prefix())
+        .with("version", applied.unwrap_or(0))
+        .with("needed", LATEST)
+        .into())
+}
+
+async fn standings(db: &mut Db) -> Work<Vec<Standing>> {
+    let mut applied: HashMap<u32, (String, Timestamp)> = HashMap::new();
+    let entries = Find::new(doc! { "_id": { "$regex": "^migration-" } });
+    for entry in db.find("meta", entries).await? {
+        let version = u32::try_from(long(&entry, "version")?).unwrap_or(u32::MAX);
+        let at = Timestamp::from_micros(long(&entry, "applied_at")?);
+        applied.insert(version, (text(&entry, "checksum")?.to_owned(), at));
+    }
+    if let Some(version) = applied.keys().max().filter(|version| **version > LATEST) {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            "the collections are newer than this program; use a newer Postrider",
+        )
+        .with("version", version)
+        .with("supported", LATEST)
+        .into());
+    }
+    let mut standings = Vec::new();
+    for migration in &MIGRATIONS {
+        let row = applied.get(&migration.version);
+        if let Some((checksum, _)) = row
+            && *checksum != migration.checksum()
+        {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a migration was applied with another text; restore the database or the program that made it",
+            )
+            .with("version", migration.version)
+            .with("checksum", checksum)
+            .with("expected", migration.checksum())
+            .into());
+        }
+        standings.push(standing(migration, row.map(|(_, at)| *at)));
+    }
+    Ok(standings)
+}
+
+fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
+    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_texts_never_change() {
+        // A released migration is in databases out there. If this fails, write a new one instead.
+        let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
+        assert_eq!(checksums, ["a9d7d9aaa209bf20"]);
+        assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+    }
+
+    #[test]
+    fn every_command_can_be_repeated() {
+        let names = Mongo::new("shop").unwrap();
+        for command in MIGRATIONS.iter().flat_map(|migration| migration.commands(&names)) {
+            let document = document(command).unwrap();
+            let name = document.keys().next().unwrap().clone();
+            assert!(["create", "createIndexes", "update"].contains(&name.as_str()), "{name}");
+            assert!(document.get_str(&name).unwrap().starts_with("postrider_"));
+        }
+        assert!(script(&names).contains("db.getSiblingDB(\"shop\")"));
+    }
+}

@@ -1,0 +1,19 @@
+//! Mistakes of the reader, each of which was made somewhere and turns keys around or loses messages. Tests plant them and
+//! must find them; a torture that finds nothing proves nothing. Without the feature `planted` none can be planted.
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Plant {
+    /// No mistake.
+    #[default]
+    None,
+    /// The log is read by a cursor over `at`, which is drawn before the transaction commits.
+    AtCursor,
+    /// The scan after a lost history has no upper bound: it passes the place of a message before that commits, and then
+    /// meets one that was enqueued after it.
+    UnboundedScan,
+    /// The scan after a lost history begins at the cursor itself, and not before it.
+    NoOverlap,
+    /// A settlement that only parks looks at the lane's epoch and does not write to the lane: a stale owner commits.
+    FenceWithoutWrite,
+}

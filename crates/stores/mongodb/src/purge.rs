@@ -1,0 +1,57 @@
+//! Purge: messages that every reader has passed leave the log, a bounded number at a time.
+//!
+//! The oldest are looked at first, then the stream is asked which of them committed late, behind some cursor: those stay.
+//! The order of the two matters: whatever the look has seen is committed by the time the stream is asked, and so the stream
+//! has it. Where the server has forgotten that part of its history, only what is older by the overlap is taken for passed.
+//! The delete is a transaction that meets every registration of a reader, so none is overlooked. A collection that expires
+//! its documents by itself could know nothing of all this.
+
+use std::collections::HashSet;
+
+use mongodb::bson::{Bson, doc};
+use postrider_core::log::Retention;
+
+use crate::{
+    cursor::{Tick, timestamp},
+    db::{Db, Find},
+    error::Work,
+    lease::lanes,
+    records::{at, enqueued_at},
+    stream::late,
+};
+
+/// Messages that one purge removes at most.
+const MESSAGES_MAX: i64 = 1_000;
+
+/// `aside` is for the stream, which cannot be asked inside of a transaction.
+pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, overlap: Tick) -> Work<u64> {
+    let Some(keep) = retention.keep else { return Ok(0) };
+    db.lock_readers().await?;
+    let now = db.now().await?;
+    let positions: Vec<_> = lanes(db, now).await?.into_values().flatten().map(|lane| lane.at).collect();
+    // While no route is known nothing is removed.
+    let Some(bound) = positions.iter().map(crate::cursor::Position::bound).min() else { return Ok(0) };
+    let oldest_kept = now.saturating_sub(keep);
+    let fields = doc! { "at": 1, "enqueued_at": 1 };
+    let find = Find::new(doc! { "at": { "$lte": timestamp(bound) } }).sort(doc! { "at": 1 });
+    let mut oldest = db.find("log", find.limit(MESSAGES_MAX).fields(fields)).await?;
+    oldest.retain(|document| enqueued_at(document) < oldest_kept);
+    if oldest.is_empty() {
+        return Ok(0);
+    }
+    let seen = db.operation_time();
+    let mut kept: HashSet<Tick> = HashSet::new();
+    let mut trusted = bound;
+    for position in &positions {
+        match late(aside, position, seen).await? {
+            Some(late) => kept.extend(late.iter().map(at)),
+            None => trusted = trusted.min(position.horizon().saturating_sub(overlap)),
+        }
+    }
+    oldest.retain(|document| at(document) <= trusted && !kept.contains(&at(document)));
+    let ids: Vec<Bson> = oldest.iter_mut().filter_map(|document| document.remove("_id")).collect();
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    db.delete("log", doc! { "_id": { "$in": ids } }).await
+}

@@ -1,0 +1,225 @@
+//! Reading a page of the log: the hot path.
+//!
+//! **Why it is commit-safe.** The stream tells what was committed in the order of the commits, and its token moves with it: a
+//! transaction that commits late comes late, and is not passed over. Where there is no token (a first start) or the server
+//! has forgotten it (its history is a ring of bounded size), the collection is the truth: it is scanned in the order of `at`,
+//! which the server gives to each message as it is inserted, up to a point in time up to which everything is committed; then
+//! the stream goes on behind that point.
+//!
+//! - *Nothing is lost*: what was committed up to the cursor is passed; what was committed from there to the point is visible
+//!   to every page of the scan, and is in it if it was inserted less than the overlap before it was committed; what was
+//!   committed behind the point is in the stream.
+//! - *Order*: if A was committed before B was enqueued, A's `at` is less. If both are in the scan, it sorts them. If B is in
+//!   it, its `at` is below the point, so A was committed before the point and is visible during the *whole* scan. If B is in
+//!   the stream, A is in the scan or earlier in the stream.
+//!
+//! Without the upper bound of the scan the second half is wrong: a scan in pages would pass the place of A before A commits,
+//! and then meet B. See [`Plant`].
+
+use std::sync::{Arc, atomic::Ordering};
+
+use mongodb::bson::doc;
+use postrider_core::{
+    Error,
+    lease::Lease,
+    log::{Page, PageLimit},
+};
+
+use crate::{
+    MongoStore,
+    cursor::{Position, Tick, seconds, timestamp},
+    db::Db,
+    error::{Work, corrupt},
+    lease::named,
+    planted::Plant,
+    records::{Gathered, at},
+    route::Route,
+    select::Selection,
+    stream::{self, Answer, Question},
+};
+
+/// Records that one read looks at. A lane that few records belong to returns after so many, with its cursor moved.
+const SCAN_MAX: usize = 20_000;
+
+/// Records of one answer at most.
+const BATCH_MAX: usize = 5_000;
+
+/// Records of one answer at least, if there are so many.
+const BATCH_MIN: usize = 100;
+
+/// A cursor that is further behind than this is moved although nothing was read, so that the server still remembers where it
+/// is. In seconds.
+const IDLE_SECONDS: u64 = 30;
+
+/// How often one read finds its history lost before it returns what it has.
+const LOSSES_MAX: u32 = 2;
+
+/// Bytes of an answer from which on the server may have had to cut it short.
+const ANSWER_BYTES: usize = 8 << 20;
+
+/// Reads on behind `after`.
+pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, limit: PageLimit) -> Work<Page> {
+    let mut db = store.alone().await?;
+    let now = db.now().await?;
+    let replay = lease.reader.replay.as_ref().map(|_| Arc::clone(&lease.lane.route));
+    if replay.is_some() {
+        fence(&mut db, lease).await?;
+    }
+    let mut reading = Reading {
+        store,
+        selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
+        gathered: Gathered::new(limit, replay.clone(), now),
+        at: after.clone(),
+        scanned: 0,
+        losses: 0,
+        streams: replay.is_none(),
+    };
+    if matches!(after, Position::Stream { .. }) && store.forgets() {
+        reading.lose(&mut db).await?;
+    }
+    let more = reading.fill(&mut db).await?;
+    let Reading { gathered, at, .. } = reading;
+    Ok(gathered.into_page(after, &at, more))
+}
+
+/// A stale owner must not take the end of a replay for its own.
+async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
+    match db.find_one("lane", named(lease)).await? {
+        Some(_) => Route::get(db, &lease.lane.route).await.map(drop),
+        None => Err(Error::fenced().into()),
+    }
+}
+
+/// A read under way.
+struct Reading<'a> {
+    store: &'a MongoStore,
+    selection: Selection<'a>,
+    gathered: Gathered,
+    at: Position,
+    scanned: usize,
+    losses: u32,
+    /// Whether the stream follows the scan. A replay ends with it.
+    streams: bool,
+}
+
+/// What a step of a read comes to.
+enum Step {
+    /// The page is full, or enough was looked at.
+    Full,
+    /// There is more, or something else to do.
+    On,
+    /// There is nothing more.
+    End,
+}
+
+impl Reading<'_> {
+    /// Whether there is more. Ends with the log, with a full page, or with the scan's limit.
+    async fn fill(&mut self, db: &mut Db) -> Work<bool> {
+        loop {
+            let step = match self.at.clone() {
+                Position::Scan { until, at, lost } => self.scan(db, until, at, lost).await?,
+                Position::Stream { .. } => self.stream(db, self.at.clone()).await?,
+            };
+            match step {
+                Step::Full => return Ok(true),
+                Step::End => return Ok(false),
+                Step::On if self.scanned >= SCAN_MAX => return Ok(true),
+                Step::On => {}
+            }
+        }
+    }
+
+    /// As many as could fit, and one more that tells whether there is more; a few in any case, for they may be others'.
+    fn batch(&self) -> usize {
+        (self.gathered.room() + 1).clamp(BATCH_MIN, BATCH_MAX)
+    }
+
+    async fn scan(&mut self, db: &mut Db, until: Tick, from: Tick, lost: bool) -> Work<Step> {
+        let batch = self.batch();
+        let plant = self.store.0.plant;
+        let upper = if matches!(plant, Plant::UnboundedScan | Plant::AtCursor) { u64::MAX } else { until };
+        let command = doc! {
+            "find": db.names.log(),
+            "filter": { "at": { "$gt": timestamp(from), "$lte": timestamp(upper) } },
+            "sort": { "at": 1 },
+            "limit": i64::try_from(batch).unwrap_or(i64::MAX),
+            "batchSize": i64::try_from(batch).unwrap_or(i64::MAX),
+            "singleBatch": true,
+            "readConcern": { "level": "majority", "afterClusterTime": timestamp(until) },
+        };
+        let answer = db.ask(command).await?;
+        let documents = crate::db::batch(answer, "firstBatch")?.0;
+        let mut cut = documents.len() >= batch;
+        let mut bytes = 0;
+        for document in documents {
+            let at = at(&document);
+            if at <= self.at.bound() {
+                return Err(corrupt("the log is read in ascending order").into());
+            }
+            let here = Position::Scan { until, at, lost };
+            bytes += document.get_binary_generic("payload").map_or(0, Vec::len);
+            if !self.take(document, here) {
+                return Ok(Step::Full);
+            }
+        }
+        cut |= bytes > ANSWER_BYTES;
+        match (cut, plant) {
+            (true, _) => Ok(Step::On),
+            (false, Plant::AtCursor) => Ok(Step::End),
+            (false, _) if !self.streams => Ok(Step::End),
+            (false, _) => self.stream(db, Position::behind(until)).await,
+        }
+    }
+
+    async fn stream(&mut self, db: &mut Db, from: Position) -> Work<Step> {
+        let question = Question { from: from.onward(), events_max: self.batch(), late: None, after: None };
+        let mut events = match stream::ask(db, question).await? {
+            Answer::Events(events) => events,
+            Answer::Lost => {
+                self.at = from;
+                self.losses += 1;
+                self.lose(db).await?;
+                return Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On });
+            }
+        };
+        for index in 0..events.events.len() {
+            let here = events.position(index);
+            let document = std::mem::take(&mut events.events[index].document);
+            if !self.take(document, here) {
+                return Ok(Step::Full);
+            }
+        }
+        if events.more {
+            return Ok(Step::On);
+        }
+        if events.events.is_empty()
+            && let Some(idle) = events.idle()
+            && idle.horizon() > self.at.horizon().saturating_add(seconds(IDLE_SECONDS))
+        {
+            self.at = idle;
+        }
+        Ok(Step::End)
+    }
+
+    /// Passes over a document, and takes it if it belongs to the lane. `false`: it does not fit, and is not passed.
+    fn take(&mut self, document: mongodb::bson::Document, here: Position) -> bool {
+        if self.scanned >= SCAN_MAX {
+            return false;
+        }
+        if let Some(chosen) = self.selection.choose(&document)
+            && !self.gathered.take(document, &chosen, &self.selection, || here.clone())
+        {
+            return false;
+        }
+        self.at = here;
+        self.scanned += 1;
+        true
+    }
+
+    /// Goes on with a scan of the collection.
+    async fn lose(&mut self, db: &mut Db) -> Work<()> {
+        self.store.0.recoveries.fetch_add(1, Ordering::Relaxed);
+        self.at = self.at.rescan(db.committed().await?, self.store.overlap());
+        Ok(())
+    }
+}

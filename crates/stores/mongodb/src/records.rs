@@ -1,0 +1,208 @@
+//! Documents as records: what a document of the log holds, and a page in the making.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use mongodb::bson::{Bson, Document, doc};
+use postrider_core::{
+    envelope::{Envelope, MessageId},
+    headers::Headers,
+    key::OrderingKey,
+    log::{Page, PageLimit, Record},
+    time::Timestamp,
+};
+use uuid::Uuid;
+
+use crate::{
+    cursor::{Position, Tick},
+    select::{Chosen, Selection},
+    value::{binary, bytes, instant, long_opt, narrow, point, text_opt, uuid, uuid_opt},
+};
+
+/// Everything but what is large, for looks that need neither headers nor payload.
+pub(crate) fn light() -> Document {
+    doc! { "payload": 0, "headers": 0 }
+}
+
+/// The fields of an envelope, as they are kept in the log and in parked rows.
+pub(crate) fn fields(envelope: &Envelope) -> Document {
+    let mut document = doc! { "id": uuid(envelope.id.0), "topic": &*envelope.topic, "name": &*envelope.name };
+    if let Some(key) = &envelope.key {
+        document.insert("key", key.as_str());
+    }
+    if let Some(at) = envelope.deliver_at {
+        document.insert("deliver_at", at.as_micros());
+    }
+    if let Some(at) = envelope.expires_at {
+        document.insert("expires_at", at.as_micros());
+    }
+    if let Some(attempts) = envelope.attempts_max {
+        document.insert("attempts_max", i64::from(attempts));
+    }
+    if !envelope.headers.is_empty() {
+        document.insert("headers", binary(envelope.headers.encoded()));
+    }
+    document.insert("payload", binary(&envelope.payload));
+    document
+}
+
+/// The message's id. One that was written without any has a fixed one that is made of the document's own.
+pub(crate) fn message_id(document: &Document) -> Uuid {
+    uuid_opt(document, "id").unwrap_or_else(|| made_of(document.get("_id")))
+}
+
+fn made_of(id: Option<&Bson>) -> Uuid {
+    let text = match id {
+        Some(Bson::ObjectId(id)) => id.bytes().to_vec(),
+        Some(Bson::Binary(binary)) => binary.bytes.clone(),
+        Some(other) => other.to_string().into_bytes(),
+        None => Vec::new(),
+    };
+    Uuid::new_v8(xxhash_rust::xxh3::xxh3_128(&text).to_be_bytes())
+}
+
+/// The point of the document in the time of the cluster: its number in the log.
+pub(crate) fn at(document: &Document) -> Tick {
+    point(document, "at").unwrap_or(0)
+}
+
+/// When it was enqueued. Where the document says nothing but its point in the time of the cluster, that has seconds.
+pub(crate) fn enqueued_at(document: &Document) -> Timestamp {
+    instant(document, "enqueued_at").unwrap_or_else(|| {
+        let tick = at(document);
+        let (seconds, count) = (tick >> 32, (tick & u64::from(u32::MAX)).min(999_999));
+        Timestamp::from_micros(i64::try_from(seconds * 1_000_000 + count).unwrap_or(i64::MAX))
+    })
+}
+
+/// The ordering key. An empty one is none: what other languages write is not checked.
+pub(crate) fn key(document: &Document) -> Option<&str> {
+    text_opt(document, "key").filter(|key| !key.is_empty())
+}
+
+fn headers(value: Option<Bson>) -> Headers {
+    let encoded = match value {
+        // As other languages like to write them.
+        Some(Bson::Document(pairs)) if !pairs.is_empty() => {
+            let text = |value: &Bson| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            let pairs: serde_json::Map<String, serde_json::Value> =
+                pairs.iter().map(|(name, value)| (name.clone(), text(value).into())).collect();
+            Some(Bytes::from(serde_json::Value::from(pairs).to_string()))
+        }
+        other => bytes(other).filter(|bytes| !bytes.is_empty()),
+    };
+    encoded.map_or_else(Headers::default, Headers::from_encoded)
+}
+
+/// The envelope of a document, of which it takes headers and payload.
+pub(crate) fn envelope(mut document: Document) -> Envelope {
+    let topic = text_opt(&document, "topic").unwrap_or_default().into();
+    let name = text_opt(&document, "name").unwrap_or_default().into();
+    Envelope {
+        id: MessageId(message_id(&document)),
+        topic,
+        name,
+        key: key(&document).map(OrderingKey::from),
+        deliver_at: instant(&document, "deliver_at"),
+        expires_at: instant(&document, "expires_at"),
+        attempts_max: long_opt(&document, "attempts_max").map(|attempts| narrow(attempts).max(1)),
+        headers: headers(document.remove("headers")),
+        payload: bytes(document.remove("payload")).unwrap_or_default(),
+    }
+}
+
+/// A page in the making.
+pub(crate) struct Gathered {
+    limit: PageLimit,
+    replay: Option<Arc<str>>,
+    now: Timestamp,
+    records: Vec<Record>,
+    positions: Vec<Position>,
+    weight: usize,
+}
+
+impl Gathered {
+    /// `now` is the instant by the store's clock.
+    pub(crate) fn new(limit: PageLimit, replay: Option<Arc<str>>, now: Timestamp) -> Self {
+        let limit = PageLimit { records: limit.records.max(1), ..limit };
+        Self { limit, replay, now, records: Vec::new(), positions: Vec::new(), weight: 0 }
+    }
+
+    /// How many more records it takes, as far as their number goes.
+    pub(crate) fn room(&self) -> usize {
+        self.limit.records as usize - self.records.len()
+    }
+
+    /// Adds a record, behind which the lane is at `position`. `false`: it does not fit, and nothing is added.
+    pub(crate) fn take(
+        &mut self,
+        mut document: Document,
+        chosen: &Chosen,
+        selection: &Selection<'_>,
+        position: impl FnOnce() -> Position,
+    ) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        let (deliver_at, expires_at) = (instant(&document, "deliver_at"), instant(&document, "expires_at"));
+        let envelope = Envelope {
+            id: MessageId(chosen.id),
+            topic: Arc::clone(selection.topics.text(chosen.topic)),
+            name: Arc::clone(selection.names.text(chosen.name)),
+            key: key(&document).map(OrderingKey::from),
+            deliver_at,
+            expires_at,
+            attempts_max: long_opt(&document, "attempts_max").map(|attempts| narrow(attempts).max(1)),
+            headers: headers(document.remove("headers")),
+            payload: bytes(document.remove("payload")).unwrap_or_default(),
+        };
+        let weight = envelope.weight();
+        if self.weight + weight > self.limit.bytes && !self.records.is_empty() {
+            return false;
+        }
+        self.weight += weight;
+        self.positions.push(position());
+        self.records.push(Record {
+            key: chosen.hash,
+            enqueued_at: chosen.enqueued_at,
+            wait: deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
+            expires_in: expires_at.map(|at| at.since(self.now)),
+            replay: self.replay.clone(),
+            number: at(&document),
+            envelope,
+        });
+        true
+    }
+
+    /// `after` is where the page was read from, `end` where it ends.
+    pub(crate) fn into_page(self, after: Position, end: &Position, more: bool) -> Page {
+        let positions = self.positions;
+        let mark = move |n: u32| if n == 0 { after.encode() } else { positions[n as usize - 1].encode() };
+        let ended = self.replay.is_some() && !more;
+        Page { records: Arc::new(self.records), marks: Arc::new(mark), end: end.encode(), more, ended }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::oid::ObjectId;
+
+    use super::*;
+
+    #[test]
+    fn an_envelope_survives_and_what_others_write_is_read() {
+        let headers = Headers::new([("tenant", "größe")]).unwrap();
+        let sent = Envelope { headers, attempts_max: Some(u32::MAX), ..Envelope::new("t", "n", vec![0, 255]) };
+        assert_eq!(envelope(fields(&sent)), sent);
+        let foreign = doc! {
+            "_id": ObjectId::new(), "topic": "t", "name": "n", "key": "", "payload": "text", "headers": { "a": "b", "n": 7 },
+        };
+        let read = envelope(foreign.clone());
+        assert_eq!((&read.payload[..], read.key.is_none()), (b"text".as_slice(), true));
+        assert_eq!(
+            read.headers.decode().unwrap(),
+            [("a".to_owned(), "b".to_owned()), ("n".to_owned(), "7".to_owned())]
+        );
+        assert_eq!(read.id, envelope(foreign).id, "an id that is made up is always the same");
+    }
+}

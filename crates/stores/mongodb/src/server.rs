@@ -1,0 +1,57 @@
+//! What the server is: what could not keep the promises is refused when the store is opened, with one sentence that says what
+//! to change.
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use postrider_core::{Error, ErrorKind, Result};
+
+use crate::{
+    error::Work,
+    value::{long_opt, text_opt},
+};
+
+/// The wire version of MongoDB 6.0.
+const WIRE_MIN: i64 = 17;
+
+/// Asks the server what it is.
+pub(crate) async fn hello(client: &Client) -> Work<Document> {
+    Ok(client.database("admin").run_command(doc! { "hello": 1 }).await?)
+}
+
+/// Refuses what would lose messages, or could not work.
+pub(crate) fn check(hello: &Document) -> Result<()> {
+    let unsupported = |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what));
+    if text_opt(hello, "msg") == Some("isdbgrid") {
+        return unsupported(
+            "this is the router of a sharded cluster, on which the order of messages is not proved; connect to a replica set",
+        );
+    }
+    if text_opt(hello, "setName").is_none() {
+        return unsupported(
+            "this MongoDB is a standalone server, which has neither transactions nor change streams; start it with \
+             `mongod --replSet rs0` and run `rs.initiate()` on it once: a replica set of one member will do",
+        );
+    }
+    if long_opt(hello, "maxWireVersion").is_none_or(|version| version < WIRE_MIN) {
+        return unsupported("this MongoDB is too old for an outbox that keeps its order; use 6.0 or later");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_servers_that_keep_the_promises_are_taken() {
+        check(&doc! { "setName": "rs0", "maxWireVersion": 17 }).unwrap();
+        let refused = |hello: Document| check(&hello).unwrap_err();
+        let standalone = refused(doc! { "maxWireVersion": 21 });
+        assert_eq!(standalone.kind(), ErrorKind::Unsupported);
+        assert!(standalone.to_string().contains("--replSet") && standalone.to_string().contains("rs.initiate()"));
+        assert!(refused(doc! { "setName": "rs0", "maxWireVersion": 13 }).to_string().contains("6.0"));
+        assert!(refused(doc! { "msg": "isdbgrid", "maxWireVersion": 21 }).to_string().contains("sharded"));
+    }
+}

@@ -1,0 +1,214 @@
+//! The change stream: what was committed, in the order of the commits.
+//!
+//! A read opens the stream behind its token, takes what is there, and closes it: the server waits for nothing when a stream
+//! is opened, so the first answer ends where the log ends, and nothing has to be kept between two reads. The only stream of
+//! a process that stays open is the one that wakes its relays ([`crate::wake`]).
+//!
+//! A stream that meets the end of the collection itself (dropped, renamed, or its database dropped) says so; whoever reads
+//! stops there with the cause, and never goes on from now as if nothing had been.
+
+use mongodb::bson::{Bson, Document, doc};
+use postrider_core::{Error, ErrorKind};
+
+use crate::{
+    cursor::{Onward, Position, Tick, timestamp},
+    db::{Db, batch},
+    error::{Work, corrupt},
+    value::{point, text_opt},
+};
+
+/// Bytes of an answer from which on the server may have had to cut it short: half of what it can hold.
+const ANSWER_BYTES: usize = 8 << 20;
+
+/// One insert into the log.
+pub(crate) struct Event {
+    pub(crate) document: Document,
+    pub(crate) token: String,
+    /// When its transaction was committed. All events of a transaction have the same.
+    pub(crate) committed: Tick,
+}
+
+/// What a stream had.
+pub(crate) struct Events {
+    pub(crate) events: Vec<Event>,
+    /// Where the stream is now, whether or not it had an event there.
+    pub(crate) token: Option<String>,
+    /// Whether it may have more.
+    pub(crate) more: bool,
+}
+
+/// The answer of a stream.
+pub(crate) enum Answer {
+    Events(Events),
+    /// The server does not remember what was there.
+    Lost,
+}
+
+/// What to ask of a stream.
+pub(crate) struct Question {
+    pub(crate) from: Onward,
+    pub(crate) events_max: usize,
+    /// Only messages whose `at` is not greater, and without headers and payload.
+    pub(crate) late: Option<Tick>,
+    /// Not before everything up to this point is committed by a majority.
+    pub(crate) after: Option<Tick>,
+}
+
+impl Question {
+    fn command(&self, collection: &str) -> Document {
+        let begin = match &self.from {
+            Onward::Token(token) => doc! { "resumeAfter": { "_data": token } },
+            Onward::Time(time) => doc! { "startAtOperationTime": timestamp(*time) },
+        };
+        let mut inserts = doc! { "operationType": "insert" };
+        let mut fields = doc! { "operationType": 1, "clusterTime": 1, "fullDocument": 1 };
+        if let Some(bound) = self.late {
+            inserts.insert("fullDocument.at", doc! { "$lte": timestamp(bound) });
+            fields = doc! { "fullDocument.payload": 0, "fullDocument.headers": 0 };
+        }
+        // An end of the collection must not be filtered out: the stream would end without a word.
+        let ends = doc! { "operationType": { "$in": ["drop", "rename", "dropDatabase", "invalidate"] } };
+        let concern = match self.after {
+            Some(after) => doc! { "level": "majority", "afterClusterTime": timestamp(after) },
+            None => doc! { "level": "majority" },
+        };
+        doc! {
+            "aggregate": collection,
+            "pipeline": [{ "$changeStream": begin }, { "$match": { "$or": [inserts, ends] } }, { "$project": fields }],
+            "cursor": { "batchSize": i64::try_from(self.events_max).unwrap_or(i64::MAX) },
+            "readConcern": concern,
+        }
+    }
+}
+
+/// Asks the stream.
+pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
+    let collection = db.names.log().to_owned();
+    let mut answer = match db.ask(question.command(&collection)).await {
+        Ok(answer) => answer,
+        Err(fault) if fault.is_lost_history() => return Ok(Answer::Lost),
+        Err(fault) => return Err(fault),
+    };
+    let token = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_document("postBatchResumeToken").ok());
+    let token = token.and_then(|token| text_opt(token, "_data")).map(ToOwned::to_owned);
+    let (documents, id) = batch(std::mem::take(&mut answer), "firstBatch")?;
+    if id != 0 {
+        db.close(&collection, id);
+    }
+    let full = documents.len() >= question.events_max;
+    let mut bytes = 0;
+    let mut events = Vec::with_capacity(documents.len());
+    for document in documents {
+        let event = event(document)?;
+        bytes += weight(&event.document);
+        events.push(event);
+    }
+    Ok(Answer::Events(Events { events, token, more: full || bytes > ANSWER_BYTES }))
+}
+
+fn event(mut event: Document) -> Work<Event> {
+    let token = event.get_document("_id").ok().and_then(|id| text_opt(id, "_data")).map(ToOwned::to_owned);
+    let committed = point(&event, "clusterTime");
+    match (text_opt(&event, "operationType").unwrap_or_default(), token, committed) {
+        ("insert", Some(token), Some(committed)) => match event.remove("fullDocument") {
+            Some(Bson::Document(document)) => Ok(Event { document, token, committed }),
+            _ => Err(corrupt("an event of the change stream has no document").into()),
+        },
+        ("insert", ..) => Err(corrupt("an event of the change stream has no place in it").into()),
+        (end, ..) => Err(ended(end).into()),
+    }
+}
+
+/// Deliberately not transient: somebody has to look. Nothing of what is in the collection now is passed over.
+fn ended(how: &str) -> Error {
+    Error::new(
+        ErrorKind::Schema,
+        "the collection of the log was dropped or renamed; what it held is not here any more. Put it back, or accept the \
+         loss with `postrider route rebase`",
+    )
+    .with("event", how)
+}
+
+fn weight(document: &Document) -> usize {
+    match document.get("payload") {
+        Some(Bson::Binary(binary)) => binary.bytes.len() + 200,
+        Some(Bson::String(text)) => text.len() + 200,
+        _ => 200,
+    }
+}
+
+/// The time of the cluster that a token begins with, if it is written as all servers so far do. Everything that was committed
+/// before it has been seen.
+pub(crate) fn time_of(token: &str) -> Option<Tick> {
+    u64::from_str_radix(token.strip_prefix("82")?.get(..16)?, 16).ok()
+}
+
+impl Events {
+    /// The position behind each event. Behind the last event of a transaction all of it is passed.
+    pub(crate) fn position(&self, index: usize) -> Position {
+        let event = &self.events[index];
+        let next = self.events.get(index + 1).map(|next| next.committed);
+        let seen = next.or_else(|| if self.more { None } else { self.token.as_deref().and_then(time_of) });
+        let whole = seen.is_some_and(|seen| seen > event.committed);
+        let through = if whole { event.committed } else { event.committed - 1 };
+        Position::Stream { through, token: Some(event.token.clone()) }
+    }
+
+    /// Where the stream is although it had nothing for us, if that can be told.
+    pub(crate) fn idle(&self) -> Option<Position> {
+        let token = self.token.clone()?;
+        let through = time_of(&token)?.checked_sub(1)?;
+        Some(Position::Stream { through, token: Some(token) })
+    }
+}
+
+/// Messages that are below the bound of a position and that it has not passed: their transactions committed late. `None`: the
+/// server does not remember, so that none of those near the bound can be told from the others.
+pub(crate) async fn late(db: &mut Db, position: &Position, after: Option<Tick>) -> Work<Option<Vec<Document>>> {
+    let mut found = Vec::new();
+    let mut from = position.onward();
+    // Ends with the stream.
+    loop {
+        let question = Question { from, events_max: LATE_MAX, late: Some(position.bound()), after };
+        let Answer::Events(events) = ask(db, question).await? else { return Ok(None) };
+        let last = events.events.last().map(|event| event.token.clone());
+        found.extend(events.events.into_iter().map(|event| event.document));
+        match last {
+            Some(token) if events.more => from = Onward::Token(token),
+            _ => return Ok(Some(found)),
+        }
+    }
+}
+
+/// Late messages of one answer.
+const LATE_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(commits: &[u64], token: &str, more: bool) -> Events {
+        let event = |(index, committed): (usize, &u64)| Event {
+            document: Document::new(),
+            token: format!("token-{index}"),
+            committed: *committed,
+        };
+        Events { events: commits.iter().enumerate().map(event).collect(), token: Some(token.to_owned()), more }
+    }
+
+    #[test]
+    fn a_token_tells_its_time() {
+        assert_eq!(time_of("82000000010000000229296E04"), Some(1 << 32 | 2));
+        assert_eq!(time_of("83000000010000000229296E04"), None, "an unknown way to write it");
+        assert_eq!(time_of("82"), None);
+    }
+
+    #[test]
+    fn only_a_whole_transaction_is_passed() {
+        let through = |events: &Events| -> Vec<u64> { (0..3).map(|i| events.position(i).bound()).collect() };
+        let later = "82000000000000006329296E04";
+        assert_eq!(through(&events(&[10, 10, 20], later, false)), [9, 10, 20]);
+        assert_eq!(through(&events(&[10, 10, 20], later, true)), [9, 10, 19], "more of the last one may come");
+        assert_eq!(through(&events(&[10, 10, 20], "82000000000000001429296E04", false)), [9, 10, 19]);
+    }
+}

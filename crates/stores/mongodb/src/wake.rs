@@ -1,0 +1,123 @@
+//! Wake-up: telling a waiting relay that something may have been committed.
+//!
+//! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. For all others
+//! one change stream is open while somebody waits: one for the whole process, however many lanes it has, for every open
+//! stream makes the server read its whole history once more. Both are hints; the relay polls besides.
+//!
+//! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed. A
+//! stream that has just been opened wakes everybody once, for it cannot know what was committed before it.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::bson::{Document, doc};
+use tokio::sync::watch;
+
+use crate::{Inner, MongoStore};
+
+/// How long one request to the server waits for something to happen.
+const WATCH_STEP: Duration = Duration::from_secs(1);
+
+/// So many steps without anybody who waits, and the stream is closed.
+const IDLE_STEPS: u32 = 30;
+
+/// How soon a stream that broke is opened again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Wakes the relays of this process. Cheap to clone, and to call: after each commit that enqueued something.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    changes: Arc<watch::Sender<u64>>,
+    watched: Arc<AtomicBool>,
+}
+
+impl Waker {
+    pub(crate) fn new() -> Self {
+        Self { changes: Arc::new(watch::channel(0).0), watched: Arc::default() }
+    }
+
+    /// Says that something may have been committed. Never blocks and never fails.
+    pub fn wake(&self) {
+        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// A subscription to what happens from now on. Any number may wait.
+    pub(crate) fn listen(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.changes.receiver_count() > 0
+    }
+
+    /// Notes that the log is watched from now on; `true` if it was not before.
+    fn begin_watch(&self) -> bool {
+        !self.watched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Notes that the log is not watched any more, unless somebody waits: then `false`.
+    fn end_watch(&self) -> bool {
+        self.watched.store(false, Ordering::SeqCst);
+        // Somebody may have subscribed just before the store above and found the watch still running.
+        !(self.is_waited_for() && self.begin_watch())
+    }
+}
+
+/// Watches for as long as somebody waits, unless it is done already.
+pub(crate) fn watch(store: &MongoStore) {
+    if store.0.waker.begin_watch() {
+        let stream = Stream { store: Arc::downgrade(&store.0), waker: store.0.waker.clone() };
+        tokio::spawn(stream.watch());
+    }
+}
+
+struct Stream {
+    store: Weak<Inner>,
+    waker: Waker,
+}
+
+impl Stream {
+    /// Ends when nobody has waited for a while, or when the store is gone.
+    async fn watch(self) {
+        loop {
+            let Some(store) = self.store.upgrade().map(MongoStore) else { return };
+            // If the server cannot be asked, there is no hint, and the relay learns it elsewhere.
+            let broke = self.follow(store).await.is_err();
+            if !self.waker.is_waited_for() && self.waker.end_watch() {
+                return;
+            }
+            if broke {
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+
+    /// Follows one stream until it breaks, or nobody waits any more.
+    async fn follow(&self, store: MongoStore) -> mongodb::error::Result<()> {
+        let names = &store.0.dialect;
+        let log = store.0.client.database(names.database()).collection::<Document>(names.log());
+        let inserts = [
+            doc! { "$match": { "operationType": "insert" } },
+            doc! { "$project": { "_id": 1, "operationType": 1, "ns": 1 } },
+        ];
+        let opened = log.watch().pipeline(inserts).max_await_time(WATCH_STEP).await?;
+        let mut stream = opened.with_type::<Document>();
+        drop(store);
+        self.waker.wake();
+        let mut idle = 0;
+        while idle < IDLE_STEPS && self.store.strong_count() > 0 && stream.is_alive() {
+            if stream.next_if_any().await?.is_some() {
+                self.waker.wake();
+                idle = 0;
+            } else if !self.waker.is_waited_for() {
+                idle += 1;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,504 @@
+//! What depends on the server: plain inserts of other languages, migrations that race or are switched off, sessions without a
+//! transaction, units of work that are run again, a collection that is dropped, and the counter-examples that the reader was
+//! made for.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::{
+    bson::{Bson, DateTime, Document, Timestamp, doc},
+    options::{ClientOptions, CollectionOptions},
+};
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, StoreAdmin},
+    enlist::Enlist,
+    envelope::{Envelope, MessageId},
+    lease::{LaneId, Lease},
+    log::{Cursor, Log, PageLimit, RecordRef, Retention, Settlement},
+    parked::{Cause, Parked},
+};
+use postrider_store_mongodb::{Mongo, MongoStore, UnitOfWork, migrations, planted::Plant, work::Failure};
+use postrider_testkit::store::{Fixture, OpenTransaction};
+use support::{Place, batch, builder, client, node, spec, url};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn names(envelopes: &[Envelope]) -> Vec<&str> {
+    envelopes.iter().map(|envelope| &*envelope.name).collect()
+}
+
+fn named(name: &str) -> Envelope {
+    Envelope::new("t", name, "{}").with_key("k")
+}
+
+/// A lane in the hands of a test.
+struct Reader {
+    store: MongoStore,
+    lease: Lease,
+    cursor: Cursor,
+    number: u64,
+}
+
+impl Reader {
+    async fn of(store: &MongoStore, route: &str) -> Self {
+        let node = node(route, HOUR);
+        store.register(&node, &[spec(route)]).await.unwrap();
+        let lane = LaneId { route: route.into(), number: 0 };
+        let lease = store.acquire(&lane, &node).await.unwrap().expect("the lane is free");
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        Self { store: store.clone(), lease, cursor, number: 0 }
+    }
+
+    /// One page, and the cursor moves along.
+    async fn page(&mut self, records: u32) -> (Vec<Envelope>, bool) {
+        let page = self.store.read(&self.lease, &self.cursor, PageLimit { records, bytes: 1 << 30 }).await.unwrap();
+        self.cursor = page.end;
+        (page.records.iter().map(|record| record.envelope.clone()).collect(), page.more)
+    }
+
+    /// All that there is.
+    async fn rest(&mut self, records: u32) -> Vec<Envelope> {
+        let mut all = Vec::new();
+        loop {
+            let (some, more) = self.page(records).await;
+            all.extend(some);
+            if !more {
+                return all;
+            }
+        }
+    }
+
+    async fn settle(&mut self) {
+        self.number += 1;
+        let advance = Some(self.cursor.clone());
+        let settlement = Settlement { number: self.number, advance, ..Settlement::default() };
+        self.store.settle(&self.lease, &settlement).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_insert_of_any_language_enqueues() {
+    let place = Place::new().await;
+    let log = place.collection("log");
+    let zero = Timestamp { time: 0, increment: 0 };
+    let soon = DateTime::from_millis(4_102_444_800_000);
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "one", "key": "größe", "payload": "{}" }).await.unwrap();
+    let headers = doc! { "tenant": "7" };
+    let two = doc! { "at": zero, "topic": "t", "name": "two", "payload": "x", "headers": headers, "deliver_at": soon };
+    log.insert_one(two).await.unwrap();
+    let delivered = place.delivered().await;
+    assert_eq!(names(&delivered), ["one", "two"]);
+    assert_eq!(delivered[0].key.as_ref().unwrap().as_str(), "größe");
+    assert_eq!(&delivered[0].payload[..], b"{}");
+    assert_eq!(delivered[1].headers.get("tenant").unwrap().as_deref(), Some("7"));
+    assert_eq!(delivered[1].deliver_at.unwrap().as_micros(), 4_102_444_800_000_000);
+    assert_ne!(delivered[0].id, delivered[1].id, "an id is made for whoever gives none");
+    assert_eq!(place.delivered().await[0].id, delivered[0].id, "and is always the same");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_without_its_point_in_time_is_refused() {
+    let place = Place::new().await;
+    let log = place.collection("log");
+    let zero = Timestamp { time: 0, increment: 0 };
+    let whole = doc! { "at": zero, "topic": "t", "name": "n", "payload": "x" };
+    for missing in ["at", "topic", "name", "payload"] {
+        let mut part = whole.clone();
+        part.remove(missing);
+        assert!(log.insert_one(part).await.is_err(), "without {missing}");
+    }
+    // An update does not fill it in, so a cursor would pass it over.
+    let upsert = log.update_one(doc! { "_id": "mine" }, doc! { "$set": whole }).upsert(true).await;
+    assert!(upsert.is_err());
+    assert_eq!(place.delivered().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_without_a_transaction_is_refused() {
+    let place = Place::new().await;
+    let mut session = place.client.start_session().await.unwrap();
+    let refused = session.append(&place.names, batch(vec![named("alone")])).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("start_transaction"), "{refused}");
+    // The session is as good as before.
+    session.start_transaction().await.unwrap();
+    session.append(&place.names, batch(vec![named("together")])).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    let late = session.append(&place.names, batch(vec![named("late")])).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Invalid, "after its commit a session is in no transaction");
+    assert_eq!(names(&place.delivered().await), ["together"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn openers_that_race_migrate_once() {
+    let names = Mongo::new(&format!("t{}", uuid::Uuid::now_v7().simple())).unwrap();
+    let without = builder(&url(), &names).migrate(false).open().await.unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::Schema);
+    assert!(migrations::status(&url(), &names).await.unwrap().iter().all(|standing| standing.applied_at.is_none()));
+    let opening = (0..6).map(|_| tokio::spawn(builder(&url(), &names).open()));
+    for opened in opening.collect::<Vec<_>>() {
+        opened.await.unwrap().unwrap();
+    }
+    assert!(migrations::plan(&url(), &names).await.unwrap().is_empty());
+    assert!(migrations::up(&url(), &names).await.unwrap().is_empty());
+    builder(&url(), &names).migrate(false).open().await.unwrap();
+    assert_eq!(migrations::beside(&url(), &names).await.unwrap(), Vec::<String>::new());
+    let other = Mongo::with_prefix(names.database(), "other_").unwrap();
+    assert_eq!(migrations::beside(&url(), &other).await.unwrap(), [names.prefix()], "perhaps that one is meant");
+
+    let meta = client().await.database(names.database()).collection::<Document>(&format!("{}meta", names.prefix()));
+    let altered = doc! { "$set": { "checksum": "0123" } };
+    meta.update_one(doc! { "_id": "migration-1" }, altered).await.unwrap();
+    let refused = builder(&url(), &names).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema);
+    client().await.database(names.database()).drop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_unit_of_work_is_run_again_until_it_is_done() {
+    let place = Place::new().await;
+    let work = place.store().unit_of_work(&place.client);
+    place.collection("account").insert_one(doc! { "_id": 1, "balance": 0_i64 }).await.unwrap();
+    let account = format!("{}account", place.names.prefix());
+    let tasks = (0..8).map(|n| {
+        let (work, names, account) = (work.clone(), place.names.clone(), account.clone());
+        tokio::spawn(async move {
+            let (paid, names, account) = (&vec![named(&format!("paid-{n}"))], &names, &account);
+            work.run(|mut tx| async move {
+                let paying = doc! { "$inc": { "balance": 1_i64 } };
+                let met = tx.collection::<Document>(account).update_one(doc! { "_id": 1 }, paying).await?;
+                assert_eq!(met.matched_count, 1);
+                tx.append(names, batch(paid.clone())).await?;
+                Ok(())
+            })
+            .await
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap().unwrap();
+    }
+    let account = place.collection("account").find_one(doc! { "_id": 1 }).await.unwrap().unwrap();
+    assert_eq!(account.get_i64("balance").unwrap(), 8, "each was done once");
+    let mut delivered: Vec<String> = names(&place.delivered().await).into_iter().map(ToOwned::to_owned).collect();
+    delivered.sort();
+    assert_eq!(delivered, (0..8).map(|n| format!("paid-{n}")).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_of_the_application_takes_everything_back() {
+    let place = Place::new().await;
+    let work = UnitOfWork::new(&place.client, &place.names);
+    place.collection("things").insert_one(doc! { "_id": 1, "n": 1 }).await.unwrap();
+    let (names, things) = (&place.names, &format!("{}things", place.names.prefix()));
+    let runs = &AtomicU32::new(0);
+    let kept = &std::sync::Mutex::new(None);
+    let outcome: Result<(), Failure> = work
+        .run(|tx| async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            *kept.lock().unwrap() = Some(tx.clone());
+            tx.collection(things).insert_many([doc! { "_id": 2, "n": 1 }, doc! { "_id": 3, "n": 1 }]).await?;
+            tx.collection(things).replace_one(doc! { "_id": 2 }, doc! { "n": 5 }).await?;
+            tx.collection::<Document>(things).update_many(doc! {}, doc! { "$inc": { "n": 1 } }).await?;
+            let after = tx.collection::<Document>(things);
+            let after = after.find_one_and_update(doc! { "_id": 2 }, doc! { "$inc": { "n": 1 } }).await?.unwrap();
+            assert_eq!(after.get_i32("n").unwrap(), 7, "what it did itself it sees");
+            tx.collection::<Document>(things).delete_one(doc! { "_id": 3 }).await?;
+            assert_eq!(tx.collection::<Document>(things).find(doc! {}).await?.len(), 2);
+            assert!(tx.collection::<Document>(things).find_one(doc! { "_id": 3 }).await?.is_none());
+            tx.collection::<Document>(things).delete_many(doc! {}).await?;
+            tx.session().await?.append(names, batch(vec![named("never")])).await?;
+            Err(Failure::application("out of stock"))
+        })
+        .await;
+    assert_eq!(outcome.unwrap_err().to_string(), "out of stock");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "another run would not cure it");
+    let mut over = kept.lock().unwrap().take().unwrap();
+    assert!(over.collection(things).insert_one(doc! { "_id": 4 }).await.is_err(), "it would be part of nothing");
+    assert!(over.append(names, batch(vec![named("late")])).await.is_err());
+    let left = place.collection("things").count_documents(doc! {}).await.unwrap();
+    assert_eq!((left, place.delivered().await), (1, Vec::new()));
+}
+
+/// The commit is done and its answer says that nobody knows: it is the commit that is repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
+    let place = Place::new().await;
+    let mut options = ClientOptions::parse(url()).await.unwrap();
+    let name = format!("app-{}", place.names.database());
+    options.app_name = Some(name.clone());
+    let client = mongodb::Client::with_options(options).unwrap();
+    let fail = doc! {
+        "configureFailPoint": "failCommand",
+        "mode": { "times": 3 },
+        "data": {
+            "failCommands": ["commitTransaction"],
+            "appName": name,
+            "writeConcernError": { "code": 91, "errmsg": "shutting down" },
+        },
+    };
+    client.database("admin").run_command(fail).await.unwrap();
+    let (runs, names_of) = (&AtomicU32::new(0), &place.names);
+    UnitOfWork::new(&client, names_of)
+        .run(|mut tx| async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            tx.append(names_of, batch(vec![named("once")])).await?;
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(names(&place.delivered().await), ["once"]);
+}
+
+/// Reads what the writer that was ended by a transaction of somebody else would have made of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_the_client_is_set_to_a_message_waits_for_a_majority() {
+    let place = Place::new().await;
+    let weak = CollectionOptions::builder()
+        .write_concern(mongodb::options::WriteConcern::builder().w(mongodb::options::Acknowledgment::Nodes(1)).build())
+        .build();
+    let database = place.client.database(place.names.database());
+    let log = database.collection_with_options::<Document>(place.names.log(), weak);
+    let zero = Timestamp { time: 0, increment: 0 };
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "weak", "payload": "x" }).await.unwrap();
+    let mut reader = Reader::of(&place.store(), "r").await;
+    assert_eq!(names(&reader.rest(10).await), ["weak"]);
+}
+
+/// A scan without an upper bound passes the place of a message before that commits, and then meets one that was enqueued
+/// after it.
+async fn first_deliveries_of_a_paged_scan(plant: Plant) -> Vec<String> {
+    let place = Place::with(&url(), |builder| builder.plant(plant)).await;
+    place.commit(vec![Envelope::new("t", "old-1", "")]).await;
+    let mut slow = place.begin().await;
+    slow.append(vec![named("first")]).await;
+    place.commit(vec![Envelope::new("t", "old-2", "")]).await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    let mut delivered = reader.page(1).await.0;
+    delivered.extend(reader.page(1).await.0);
+    assert_eq!(names(&delivered), ["old-1", "old-2"], "the scan is behind the place of the open transaction");
+    slow.commit().await;
+    place.commit(vec![named("second")]).await;
+    delivered.extend(reader.rest(1).await);
+    let mut seen = std::collections::HashSet::new();
+    delivered.retain(|envelope| seen.insert(envelope.id));
+    names(&delivered).into_iter().skip(2).map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_ends_where_everything_was_committed() {
+    assert_eq!(first_deliveries_of_a_paged_scan(Plant::None).await, ["first", "second"]);
+    assert_eq!(first_deliveries_of_a_paged_scan(Plant::UnboundedScan).await, ["second", "first"], "the mistake shows");
+}
+
+/// What was inserted before the cursor and committed behind it is found by a scan that begins early enough.
+async fn found_after_lost_history(plant: Plant) -> Vec<String> {
+    let place = Place::with(&url(), |builder| builder.plant(plant).forget_every(3)).await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    let mut slow = place.begin().await;
+    slow.append(vec![named("slow")]).await;
+    place.commit(vec![named("quick")]).await;
+    assert_eq!(names(&reader.page(10).await.0), ["quick"]);
+    reader.settle().await;
+    assert_eq!(reader.page(10).await.0, []);
+    slow.commit().await;
+    place.commit(vec![named("later")]).await;
+    // The cursor is behind what the slow one inserted, and the read after the next finds its history lost.
+    let mut found = Vec::new();
+    for _ in 0..4 {
+        found = reader.page(10).await.0;
+        if place.store().recoveries() > 0 {
+            break;
+        }
+        reader.cursor = reader.store.resume(&reader.lease).await.unwrap().cursor;
+    }
+    assert!(place.store().recoveries() > 0, "one of the reads has forgotten where it was");
+    names(&found).into_iter().map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_after_lost_history_begins_before_what_was_open() {
+    assert_eq!(found_after_lost_history(Plant::None).await, ["slow", "quick", "later"], "what was passed comes twice");
+    assert_eq!(found_after_lost_history(Plant::NoOverlap).await, ["later"], "the mistake loses it");
+}
+
+/// An owner parks while another takes its lane. If its settlement is answered with Ok, the other must have seen the row.
+async fn hidden_rows(plant: Plant, rounds: u32) -> u32 {
+    let place = Place::with(&url(), |builder| builder.plant(plant)).await;
+    let store = place.store();
+    let mut owner = Reader::of(&store, "r").await;
+    let mut hidden = 0;
+    for round in 0..rounds {
+        place.commit(vec![Envelope::new("t", "n", "{}").with_key(format!("key-{round}"))]).await;
+        let page = store.read(&owner.lease, &owner.cursor, PageLimit { records: 10, bytes: 1 << 20 }).await.unwrap();
+        let parked = Parked::Retrying { after: HOUR, attempts: 1, cause: Cause::new("test", "planted") };
+        let park = vec![(RecordRef::new(&page.records, 0), parked)];
+        let settlement = Settlement { number: 1, park, ..Settlement::default() };
+        let taking = async {
+            let next = node("r", HOUR);
+            store.retire(next.id).await.unwrap();
+            // Whoever has it is dead, so to speak.
+            let expired = doc! { "$set": { "expires_at": 0_i64 } };
+            place.collection("lane").update_many(doc! {}, expired).await.unwrap();
+            let lane = LaneId { route: "r".into(), number: 0 };
+            let lease = store.acquire(&lane, &next).await.unwrap().expect("the lane is free");
+            let blocked = store.resume(&lease).await.unwrap().blocked.len();
+            (lease, blocked)
+        };
+        let before = store.resume(&owner.lease).await.unwrap().blocked.len();
+        let (settled, (lease, blocked)) = tokio::join!(store.settle(&owner.lease, &settlement), taking);
+        match settled {
+            Ok(()) if blocked == before => hidden += 1,
+            Ok(()) => {}
+            Err(error) => assert!(error.is_fenced(), "{error:?}"),
+        }
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        owner = Reader { store: store.clone(), lease, cursor, number: 0 };
+        owner.rest(10).await;
+        owner.settle().await;
+        let lane = LaneId { route: "r".into(), number: 0 };
+        let lease = store.acquire(&lane, &node("r", HOUR)).await.unwrap();
+        assert!(lease.is_none(), "somebody has it");
+        owner = again(&store, owner).await;
+        if hidden > 0 && plant != Plant::None {
+            break;
+        }
+    }
+    hidden
+}
+
+/// The same lane under the next epoch, in which settlements count from one.
+async fn again(store: &MongoStore, owner: Reader) -> Reader {
+    store.release(&owner.lease).await.unwrap();
+    let lease = store.acquire(&owner.lease.lane, &node("r", HOUR)).await.unwrap().expect("the lane is free");
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    Reader { lease, cursor, ..owner }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stale_owner_parks_nothing_that_the_next_one_does_not_see() {
+    assert_eq!(hidden_rows(Plant::None, 25).await, 0);
+    assert!(hidden_rows(Plant::FenceWithoutWrite, 400).await > 0, "a look at the epoch is no fence");
+}
+
+/// Retention goes by the cursors, and not by the time of the insert.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_commits_late_is_not_purged_before_it_is_delivered() {
+    let place = Place::new().await;
+    let store = place.store();
+    let mut reader = Reader::of(&store, "r").await;
+    let mut slow = place.begin().await;
+    slow.append(vec![named("slow")]).await;
+    place.commit(vec![named("a"), named("b"), named("c")]).await;
+    assert_eq!(reader.rest(10).await.len(), 3);
+    reader.settle().await;
+    slow.commit().await;
+    let now = Retention { keep: Some(Duration::ZERO) };
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(store.purge(now).await.unwrap(), 3, "those that are delivered, and only those");
+    let left: Option<Document> = place.collection("log").find_one(doc! {}).await.unwrap();
+    assert_eq!(left.unwrap().get_str("name").unwrap(), "slow");
+    assert_eq!(store.overview().await.unwrap().routes[0].pending, 1);
+    assert_eq!(names(&reader.rest(10).await), ["slow"]);
+    reader.settle().await;
+    assert_eq!(store.purge(now).await.unwrap(), 1);
+    assert_eq!(place.collection("log").count_documents(doc! {}).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_or_renamed_log_stops_the_route_with_a_cause() {
+    for rename in [false, true] {
+        let place = Place::new().await;
+        let store = place.store();
+        let mut reader = Reader::of(&store, "r").await;
+        place.commit(vec![named("one")]).await;
+        assert_eq!(reader.rest(10).await.len(), 1);
+        reader.settle().await;
+        place.commit(vec![named("two")]).await;
+        let log = format!("{}.{}", place.names.database(), place.names.log());
+        if rename {
+            let away = doc! { "renameCollection": &log, "to": format!("{log}_away") };
+            place.client.database("admin").run_command(away).await.unwrap();
+        } else {
+            place.collection("log").drop().await.unwrap();
+        }
+        let limit = PageLimit { records: 10, bytes: 1 << 20 };
+        for _ in 0..2 {
+            let stopped = store.read(&reader.lease, &reader.cursor, limit).await.unwrap_err();
+            assert_eq!((stopped.kind(), stopped.is_transient()), (ErrorKind::Schema, false), "{stopped:?}");
+            assert!(stopped.to_string().contains("dropped or renamed"), "{stopped}");
+        }
+        if rename {
+            let back = doc! { "renameCollection": format!("{log}_away"), "to": &log };
+            place.client.database("admin").run_command(back).await.unwrap();
+        }
+        store.rebase_route("r", &Actor::new("operator")).await.unwrap();
+        let mut next = again_from_store(&store).await;
+        let found = names(&next.rest(10).await).join(" ");
+        assert_eq!(found, if rename { "one two" } else { "" }, "what is there is delivered, some of it twice");
+        if rename {
+            place.commit(vec![named("three")]).await;
+            assert_eq!(names(&next.rest(10).await), ["three"]);
+        }
+    }
+}
+
+async fn again_from_store(store: &MongoStore) -> Reader {
+    let node = node("r", HOUR);
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let lease = store.acquire(&lane, &node).await.unwrap().expect("rebasing frees the lanes");
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    Reader { store: store.clone(), lease, cursor, number: 0 }
+}
+
+/// A transaction of many megabytes is several entries of the server's history, and one to us.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_larger_than_one_entry_is_resumed_in_its_middle() {
+    let place = Place::new().await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    let sent: Vec<Envelope> = (0..24).map(|_| Envelope::new("t", "n", vec![7; 1 << 20])).collect();
+    place.commit(sent.clone()).await;
+    let mut read: Vec<MessageId> = Vec::new();
+    loop {
+        let page = reader.store.read(&reader.lease, &reader.cursor, PageLimit { records: 5, bytes: 1 << 30 }).await;
+        let page = page.unwrap();
+        read.extend(page.records.iter().map(|record| record.envelope.id));
+        reader.cursor = page.end;
+        reader.settle().await;
+        let left = place.store().overview().await.unwrap().routes[0].pending;
+        assert_eq!(left, (sent.len() - read.len()) as u64, "what is left is known to the message");
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(read, sent.iter().map(|envelope| envelope.id).collect::<Vec<_>>());
+}
+
+/// `at` is given by the server as the message is inserted: unique, and in the order of what caused what.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_message_has_a_point_in_time_of_its_own() {
+    let place = Arc::new(Place::new().await);
+    let writers = (0..6).map(|_| {
+        let place = Arc::clone(&place);
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                place.commit(vec![named("n"), named("n")]).await;
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let points = place.collection("log").distinct("at", doc! {}).await.unwrap();
+    assert_eq!(points.len(), 120);
+    assert!(points.iter().all(|point| matches!(point, Bson::Timestamp(at) if at.time > 0)));
+}

@@ -1,0 +1,84 @@
+//! Torture: writers that hold, roll back and are ended by the server, and two relays that take the lane from each other, sleep
+//! through their leases, forget where they were, and drop everything in mid-read, while the log is emptied behind them. A
+//! checker compares the producers' own log with what arrived.
+//!
+//! A torture that finds nothing proves nothing, so the same one is done to readers with a planted mistake, each of which it
+//! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod relay;
+mod world;
+mod writer;
+
+use std::time::{Duration, Instant};
+
+use postrider_store_mongodb::planted::Plant;
+use postrider_testkit::checker::Verdict;
+
+use crate::world::World;
+
+/// One torture at a time: a second one would only slow down the first.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// A planted mistake is given so many runs to show itself.
+const RUNS_MAX: u64 = 40;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_is_lost_made_up_or_turned_around() {
+    let _alone = ALONE.lock().await;
+    let seconds = setting("POSTRIDER_TORTURE_SECONDS", 6);
+    let seed = setting("POSTRIDER_TORTURE_SEED", 1);
+    let world = World::new(Plant::None, Duration::from_secs(seconds), 30).await;
+    let verdict = torture(&world, seed).await;
+    let (takes, fenced, recoveries, purged) = world.counts();
+    println!("seed {seed}: {takes} takes, {fenced} fenced, {recoveries} scans, {purged} purged, {verdict:?}");
+    assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
+    // How much of what happened is a matter of the machine; that the run was worth something is not.
+    assert!(verdict.committed > 100 && verdict.rolled_back > 0 && takes > 1 && recoveries > 0, "{takes}, {verdict:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_planted_mistake_is_caught() {
+    let _alone = ALONE.lock().await;
+    for plant in [Plant::AtCursor, Plant::NoOverlap] {
+        let began = Instant::now();
+        let mut caught = None;
+        for run in 1..=RUNS_MAX {
+            let world = World::new(plant, Duration::from_millis(1_500), 30).await;
+            let verdict = torture(&world, run).await;
+            if !verdict.is_good() {
+                caught = Some((run, verdict));
+                break;
+            }
+        }
+        let Some((run, verdict)) = caught else { panic!("{plant:?} was not caught in {RUNS_MAX} runs") };
+        let Verdict { committed, lost, out_of_order, .. } = verdict;
+        println!("{plant:?}: run {run}, {:?}: {lost} of {committed} lost, {out_of_order} turned", began.elapsed());
+    }
+}
+
+/// Writes for as long as the world says, reads to the end, and judges.
+async fn torture(world: &World, seed: u64) -> Verdict {
+    let deadline = Instant::now() + world.time;
+    let writers = (0..world::WRITERS).map(|i| tokio::spawn(writer::run(world.clone(), seed * 1_000 + i, deadline)));
+    let writers: Vec<_> = writers.collect();
+    let relays = [0, 1].map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + i)));
+    let purging = tokio::spawn(relay::purge(world.clone()));
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    world.all_is_written();
+    for relay in relays {
+        relay.await.unwrap();
+    }
+    world.all_is_read();
+    purging.await.unwrap();
+    world.verdict()
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,135 @@
+//! What writers and relays share: the database, the producers' own log, and what arrived.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+};
+use postrider_core::envelope::MessageId;
+use postrider_store_mongodb::{Mongo, MongoStore, planted::Plant};
+use postrider_testkit::checker::{Enqueued, Verdict, check};
+
+use crate::support::{Place, builder, url};
+
+/// Writers at the same time.
+pub(crate) const WRITERS: u64 = 10;
+
+/// Longer than any writer holds its transaction.
+const OVERLAP: Duration = Duration::from_secs(3);
+
+/// So many reads between two that find their history lost.
+const FORGET_EVERY: u32 = 12;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct World(Arc<Inner>);
+
+pub(crate) struct Inner {
+    place: Place,
+    pub(crate) plant: Plant,
+    pub(crate) time: Duration,
+    /// Keys that the writers share: the fewer, the more often one meets another.
+    pub(crate) keys: u64,
+    pub(crate) names: Mongo,
+    written: AtomicBool,
+    read: AtomicBool,
+    enqueued: Mutex<Vec<Enqueued>>,
+    arrivals: Mutex<Vec<MessageId>>,
+    pub(crate) takes: AtomicU64,
+    pub(crate) fenced: AtomicU64,
+    pub(crate) recoveries: AtomicU64,
+    pub(crate) purged: AtomicU64,
+}
+
+impl std::ops::Deref for World {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl World {
+    pub(crate) async fn new(plant: Plant, time: Duration, keys: u64) -> Self {
+        let place = Place::new().await;
+        let versions: Vec<Document> =
+            (0..keys).map(|key| doc! { "_id": key.cast_signed(), "version": 0_i64 }).collect();
+        place.collection("keys").insert_many(versions).await.unwrap();
+        let names = place.names.clone();
+        Self(Arc::new(Inner {
+            place,
+            plant,
+            time,
+            keys,
+            names,
+            written: AtomicBool::new(false),
+            read: AtomicBool::new(false),
+            enqueued: Mutex::default(),
+            arrivals: Mutex::default(),
+            takes: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Inner {
+    /// One more process, so to speak, with connections of its own.
+    pub(crate) async fn store(&self) -> MongoStore {
+        let builder = builder(&url(), &self.names).migrate(false).overlap(OVERLAP);
+        builder.plant(self.plant).forget_every(FORGET_EVERY).open().await.unwrap()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.place.client.clone()
+    }
+
+    /// The documents whose write orders the keys.
+    pub(crate) fn keys(&self) -> Collection<Document> {
+        self.place.collection("keys")
+    }
+
+    /// The producers' own log: what became of a transaction's messages.
+    pub(crate) fn note(&self, messages: Vec<Enqueued>, committed: bool) {
+        let noted = messages.into_iter().map(|message| Enqueued { committed, ..message });
+        self.enqueued.lock().unwrap().extend(noted);
+    }
+
+    pub(crate) fn arrive(&self, ids: impl Iterator<Item = MessageId>) {
+        self.arrivals.lock().unwrap().extend(ids);
+    }
+
+    pub(crate) fn all_is_written(&self) {
+        self.written.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn all_is_read(&self) {
+        self.read.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.read.load(Ordering::SeqCst)
+    }
+
+    /// Takes of the lane, answers of `Fenced`, scans, messages that were purged.
+    pub(crate) fn counts(&self) -> (u64, u64, u64, u64) {
+        let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        (of(&self.takes), of(&self.fenced), of(&self.recoveries), of(&self.purged))
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        check(&self.enqueued.lock().unwrap(), &self.arrivals.lock().unwrap())
+    }
+}
