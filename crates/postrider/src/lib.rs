@@ -54,6 +54,7 @@
 //! | `sea-orm` | SeaORM transactions for it |
 //! | `mysql` | the store for MariaDB and MySQL, with mysql_async transactions |
 //! | `sqlx-mysql` | sqlx transactions for it |
+//! | `mongodb` | the MongoDB store, with sessions of the official driver |
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `nats` | a transport over NATS JetStream, both ways |
 //! | `redis` | a transport over Redis Streams, both ways |
@@ -103,6 +104,12 @@ pub mod postgres {
 #[cfg(feature = "mysql")]
 pub mod mysql {
     pub use postrider_store_mysql::*;
+}
+
+/// The MongoDB store.
+#[cfg(feature = "mongodb")]
+pub mod mongodb {
+    pub use postrider_store_mongodb::*;
 }
 
 /// The transport that writes one JSON object per line.

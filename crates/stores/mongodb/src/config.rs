@@ -116,8 +116,15 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Invalid`], naming what is wrong; never the URL, which may hold a password.
     pub fn check(&self) -> Result<()> {
-        let url = parse(&self.url)?;
-        self.names(url.default_database.as_deref()).map(drop)
+        self.dialect().map(drop)
+    }
+
+    /// Where the collections are, as far as that shows without a server.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn dialect(&self) -> Result<Mongo> {
+        self.names(parse(&self.url)?.default_database.as_deref())
     }
 
     fn names(&self, from_url: Option<&str>) -> Result<Mongo> {
@@ -160,11 +167,9 @@ impl Builder {
 
 /// A URL: `mongodb://user:password@host:port/database`.
 fn parse(url: &str) -> Result<ConnectionString> {
-    ConnectionString::parse(url).map_err(|error| {
-        // The driver repeats parts of the URL in some of its errors.
-        let _ = error;
-        Error::new(ErrorKind::Invalid, "this is no URL of MongoDB: mongodb://user:password@host:port/database")
-    })
+    // Without the driver's own words: some of them repeat parts of the URL.
+    let what = "this is no URL of MongoDB: mongodb://user:password@host:port/database";
+    ConnectionString::parse(url).map_err(|_| Error::new(ErrorKind::Invalid, what))
 }
 
 pub(crate) async fn client_options(url: &str) -> Result<ClientOptions> {

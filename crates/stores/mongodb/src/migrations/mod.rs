@@ -5,9 +5,10 @@
 //! again, and openers that race do the same thing twice. A database that is newer than this program is refused rather than
 //! guessed at.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use mongodb::bson::{Bson, Document, doc};
+pub use postrider_core::migration::Standing;
 use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
 
 use crate::{
@@ -49,29 +50,6 @@ impl Migration {
     /// Its entry among those that are applied.
     fn entry(&self) -> String {
         format!("migration-{}", self.version)
-    }
-}
-
-/// One migration, as it stands in one database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number.
-    pub version: u32,
-    /// What it is called.
-    pub name: String,
-    /// The checksum of its text.
-    pub checksum: String,
-    /// When it was applied, if it was.
-    pub applied_at: Option<Timestamp>,
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04} {}: ", self.version, self.name)?;
-        match self.applied_at {
-            Some(at) => write!(f, "applied at {at}"),
-            None => f.write_str("pending"),
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -23,31 +23,21 @@ use postrider_core::{
     topic::TopicFilter,
 };
 use postrider_store_mongodb::{Builder, Mongo, MongoStore, connect};
-use postrider_testkit::store::{Fixture, OpenTransaction};
+use postrider_testkit::{
+    service,
+    store::{Fixture, OpenTransaction},
+};
 
 const VARIABLE: &str = "POSTRIDER_TEST_MONGODB";
 
-/// What the workshop has noted under a name, or the environment says.
-fn noted(name: &str) -> Option<String> {
-    if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {
-        return Some(value);
-    }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace, PathBuf::from);
-    let noted = std::fs::read_to_string(target.join("services.env")).unwrap_or_default();
-    noted.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(ToOwned::to_owned)
-}
-
 /// The server: the one that the environment names, or the one that the workshop has started.
 pub(crate) fn url() -> String {
-    noted(VARIABLE).expect("there is no MongoDB to test with; start one with `cargo xtask services up`")
+    service::url(VARIABLE)
 }
 
 /// The server's program, for a test that needs one of its own.
 pub(crate) fn program() -> PathBuf {
-    let dir = noted(&format!("{VARIABLE}_DIR"));
-    PathBuf::from(dir.expect("there is no program of MongoDB; start one with `cargo xtask services up`"))
-        .join("program")
+    service::program(VARIABLE, "mongod")
 }
 
 /// A client of a test's own: a client belongs to the runtime in which it was made.
