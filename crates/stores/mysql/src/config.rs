@@ -1,6 +1,9 @@
 //! Options of the store, and how it is opened.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
 use postrider_core::{Error, ErrorKind, Result};
@@ -100,7 +103,13 @@ impl Builder {
         let pool_options = PoolOpts::default().with_constraints(constraints).with_reset_connection(false);
         let pool = Pool::new(options(&self.url)?.pool_opts(pool_options));
         self.prepare(&pool, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
-        Ok(MysqlStore(Arc::new(Inner { pool, dialect, plant: self.plant, waker: Waker::new() })))
+        Ok(MysqlStore(Arc::new(Inner {
+            pool,
+            dialect,
+            plant: self.plant,
+            waker: Waker::new(),
+            ordering_ahead: AtomicBool::new(false),
+        })))
     }
 
     async fn prepare(&self, pool: &Pool, dialect: &Mysql) -> Work<()> {

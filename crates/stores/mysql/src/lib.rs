@@ -69,7 +69,10 @@ pub mod migrations;
 pub mod planted;
 mod server;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use mysql_async::{Pool, TxOpts};
 use postrider_core::{BoxFuture, Error, ErrorKind, Result};
@@ -91,6 +94,8 @@ struct Inner {
     dialect: Mysql,
     plant: Plant,
     waker: Waker,
+    /// Whether somebody orders ahead in this process.
+    ordering_ahead: AtomicBool,
 }
 
 impl MysqlStore {

@@ -17,6 +17,8 @@
 //! What must not be done here is in [`Plant`]: a locking read with SKIP LOCKED looks row by row and not at one state, a cursor
 //! over numbers passes over what commits late, and a delete by range takes what was not picked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::{
     MysqlStore,
     db::{Db, bytes, get, values},
@@ -26,6 +28,9 @@ use crate::{
 
 /// Messages of one batch at most. Fewer than MariaDB takes in an `IN (…)` before it makes a join of it.
 pub(crate) const BATCH_MAX: usize = 800;
+
+/// Batches that one transaction writes at most: a backlog is ordered with fewer commits.
+const BATCHES_MAX: usize = 4;
 
 /// Batches that one look at the list returns at most.
 const LOOK_MAX: i64 = 64;
@@ -69,13 +74,13 @@ pub(crate) struct Entry {
     pub(crate) bytes: u32,
 }
 
-/// Gives places to what is committed, one batch. Returns how many messages have got theirs; zero: nothing waits.
+/// Gives places to what is committed, a few batches. Returns how many messages have got theirs; zero: nothing waits.
 pub(crate) async fn order(store: &MysqlStore) -> Work<usize> {
     if store.0.plant != Plant::IdCursor && store.alone().await?.query_opt(ANY, Vec::new()).await?.is_none() {
         return Ok(0);
     }
     let mut db = store.begin().await?;
-    match order_batch(&mut db, store.0.plant).await {
+    match order_batches(&mut db, store.0.plant).await {
         Ok(count) => {
             db.commit().await?;
             Ok(count)
@@ -99,9 +104,48 @@ pub(crate) async fn order_all(store: &MysqlStore, messages: usize) -> Work<()> {
     Ok(())
 }
 
-async fn order_batch(db: &mut Db, plant: Plant) -> Work<usize> {
+/// Orders what comes next while somebody is busy with what was read; one at a time in a process. That it does not get to it, or
+/// fails, costs nothing but time: whoever reads then does it.
+pub(crate) fn order_ahead(store: &MysqlStore) {
+    if store.0.ordering_ahead.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let store = store.clone();
+    tokio::spawn(async move {
+        let done = Done(&store.0.ordering_ahead);
+        let _ = order(&store).await;
+        drop(done);
+    });
+}
+
+/// Also when the task is dropped with its runtime.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+async fn order_batches(db: &mut Db, plant: Plant) -> Work<usize> {
     // First the lock, then the look: whoever had it before has committed and what they picked is gone.
     let last = db.lock("place").await?;
+    let mut ordered = 0;
+    for _ in 0..BATCHES_MAX {
+        let count = order_batch(db, last + ordered, plant).await?;
+        ordered += i64::try_from(count).expect("a batch is short");
+        if count < BATCH_MAX {
+            break;
+        }
+    }
+    if ordered > 0 {
+        db.draw("place", ordered).await?;
+    }
+    Ok(usize::try_from(ordered).expect("a few batches"))
+}
+
+/// One batch behind the place `last`.
+async fn order_batch(db: &mut Db, last: i64, plant: Plant) -> Work<usize> {
     let pick = match plant {
         Plant::SkipLocked => PICK_SKIP_LOCKED,
         Plant::IdCursor => PICK_BY_NUMBER,
@@ -125,7 +169,6 @@ async fn order_batch(db: &mut Db, plant: Plant) -> Work<usize> {
         }
         _ => remove(db, &picked, plant).await?,
     }
-    db.draw("place", count).await?;
     Ok(picked.len())
 }
 

@@ -44,6 +44,10 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
     // Ends with the log, with a full page, or with the scan's limit.
     let more = loop {
         let entries = order::behind(&mut db, reading.at, until).await?;
+        // Where there is much there is probably more: what comes behind is ordered while this is fetched and handled.
+        if replay.is_none() && (BATCH_MAX / 2..2 * limit.records as usize).contains(&entries.len()) {
+            order::order_ahead(store);
+        }
         if entries.is_empty() {
             // All that a replay reads has its place already.
             if replay.is_some() {
