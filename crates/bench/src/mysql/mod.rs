@@ -28,7 +28,7 @@ struct Sizes {
 impl Sizes {
     fn new(quick: bool) -> Self {
         if quick {
-            return Self { rounds: 3, backlog: 60_000, slices: 25 };
+            return Self { rounds: 5, backlog: 100_000, slices: 25 };
         }
         Self { rounds: 7, backlog: 200_000, slices: 75 }
     }
