@@ -1,0 +1,214 @@
+//! The server is killed in the middle of everything, again and again: what was committed is delivered, in order, and nothing
+//! else is. It is a server of this test's own, which writes every commit through.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mysql_async::{Conn, TxOpts, prelude::Queryable};
+use postrider_core::{
+    enlist::Enlist,
+    envelope::{Envelope, MessageId},
+    lease::LaneId,
+    log::{Log, PageLimit, Settlement},
+};
+use postrider_store_mysql::{Mysql, MysqlStore};
+use postrider_testkit::{
+    checker::{Enqueued, check},
+    fault::Server,
+};
+use support::{batch, node, spec};
+
+/// Where the package puts the server.
+const PROGRAM: &str = "/usr/sbin/mariadbd";
+
+const WRITERS: u64 = 6;
+const KEYS: u64 = 4;
+const KILLS: u64 = 4;
+
+/// Commits between two kills, at least.
+const COMMITS: u64 = 150;
+
+/// Longer than anything takes on a slow machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn start(dir: &Path) -> Server {
+    let data = format!("--datadir={}", dir.join("data").display());
+    let as_root = is_root().then_some("--user=root");
+    let installed = Command::new("mariadb-install-db")
+        .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal", &data])
+        .args(as_root)
+        .stdout(Stdio::null())
+        .status();
+    assert!(installed.is_ok_and(|status| status.success()), "mariadb-install-db runs");
+    let socket = dir.join("socket").display().to_string();
+    Server::start(Path::new(PROGRAM), |port| {
+        let settings = ["--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--innodb-buffer-pool-size=64M"];
+        let durable = "--innodb-flush-log-at-trx-commit=1";
+        let places = [data.clone(), format!("--socket={socket}"), format!("--port={port}")];
+        let fixed = settings.into_iter().chain([durable]).chain(as_root).map(str::to_owned);
+        fixed.chain(places).collect()
+    })
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// What everybody knows.
+struct World {
+    url: String,
+    commits: AtomicU64,
+    over: AtomicBool,
+    /// Messages of transactions that ended, or may have.
+    written: Mutex<Vec<Enqueued>>,
+    arrived: Mutex<Vec<MessageId>>,
+}
+
+impl World {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// Until the server is back.
+    async fn connect(&self) -> Conn {
+        loop {
+            match Conn::from_url(&self.url).await {
+                Ok(connection) => return connection,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+}
+
+/// Locks a key, enqueues, commits. A transaction whose end is not known counts as the database says later.
+async fn write(world: Arc<World>, number: u64) {
+    let mut connection = world.connect().await;
+    let mut turn = number;
+    while !world.is_over() {
+        turn += 1;
+        let mut messages = Vec::new();
+        let done = transaction(&mut connection, turn % KEYS, turn.is_multiple_of(9), &mut messages).await;
+        world.written.lock().unwrap().extend(messages);
+        match done {
+            Ok(()) => drop(world.commits.fetch_add(1, Ordering::SeqCst)),
+            Err(_) => connection = world.connect().await,
+        }
+    }
+}
+
+async fn transaction(
+    connection: &mut Conn,
+    key: u64,
+    rolls_back: bool,
+    messages: &mut Vec<Enqueued>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut transaction = connection.start_transaction(TxOpts::default()).await?;
+    transaction.exec_drop("UPDATE `keys` SET version = version + 1 WHERE k = ?", (key,)).await?;
+    let sequence: Option<u64> = transaction.exec_first("SELECT version FROM `keys` WHERE k = ?", (key,)).await?;
+    let envelopes: Vec<Envelope> = (0..3).map(|_| Envelope::new("t", "n", "{}").with_key(key.to_string())).collect();
+    let noted = |envelope: &Envelope| Enqueued {
+        id: envelope.id,
+        key: Some(key.to_string()),
+        sequence: sequence.unwrap_or_default(),
+        committed: false,
+    };
+    messages.extend(envelopes.iter().map(noted));
+    transaction.append(&Mysql::default(), batch(envelopes)).await?;
+    if rolls_back {
+        transaction.rollback().await?
+    } else {
+        transaction.commit().await?
+    }
+    Ok(())
+}
+
+/// Takes the lane, reads and settles; from the beginning whenever something fails. Ends when all is written and read.
+async fn relay(world: Arc<World>) {
+    let store = loop {
+        match MysqlStore::builder(&world.url).migrate(false).open().await {
+            Ok(store) => break store,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    while own(&world, &store).await != Ok(true) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whether everything is read.
+async fn own(world: &World, store: &MysqlStore) -> Result<bool, String> {
+    let told = |error: postrider_core::Error| error.to_string();
+    let node = node("r", Duration::from_millis(700));
+    store.register(&node, &[spec("r")]).await.map_err(told)?;
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let Some(lease) = store.acquire(&lane, &node).await.map_err(told)? else { return Ok(false) };
+    let mut cursor = store.resume(&lease).await.map_err(told)?.cursor;
+    for number in 1.. {
+        let all_written = world.is_over();
+        store.heartbeat(&node).await.map_err(told)?;
+        let page = store.read(&lease, &cursor, PageLimit { records: 100, bytes: 1 << 20 }).await.map_err(told)?;
+        world.arrived.lock().unwrap().extend(page.records.iter().map(|record| record.envelope.id));
+        if page.records.is_empty() && !page.more && all_written {
+            return Ok(true);
+        }
+        let settlement = Settlement { number, advance: Some(page.end.clone()), ..Settlement::default() };
+        store.settle(&lease, &settlement).await.map_err(told)?;
+        cursor = page.end;
+    }
+    Ok(false)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_nothing_and_turns_nothing_around() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start(dir.path());
+    let url = format!("mysql://root@127.0.0.1:{}/shop", server.address().port());
+    let mut first = Conn::from_url(url.replace("/shop", "/")).await.unwrap();
+    first.query_drop("CREATE DATABASE shop CHARACTER SET utf8mb4; USE shop").await.unwrap();
+    first.query_drop("CREATE TABLE `keys` (k BIGINT PRIMARY KEY, version BIGINT NOT NULL)").await.unwrap();
+    for key in 0..KEYS {
+        first.exec_drop("INSERT INTO `keys` VALUES (?, 0)", (key,)).await.unwrap();
+    }
+    drop(MysqlStore::open(&url).await.unwrap());
+    let world = Arc::new(World {
+        url,
+        commits: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        written: Mutex::default(),
+        arrived: Mutex::default(),
+    });
+    let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(write(Arc::clone(&world), number))).collect();
+    let relays: Vec<_> = (0..2).map(|_| tokio::spawn(relay(Arc::clone(&world)))).collect();
+    for kill in 1..=KILLS {
+        let enough = async {
+            while world.commits.load(Ordering::SeqCst) < kill * COMMITS {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, enough).await.expect("writers come on");
+        server.kill();
+        server.restart();
+    }
+    world.over.store(true, Ordering::SeqCst);
+    for task in writers.into_iter().chain(relays) {
+        tokio::time::timeout(DEADLINE, task).await.expect("it comes to its end").unwrap();
+    }
+    let stored: Vec<Vec<u8>> = world.connect().await.query("SELECT id FROM postrider_log").await.unwrap();
+    let stored: HashSet<Vec<u8>> = stored.into_iter().collect();
+    let mut written = world.written.lock().unwrap().clone();
+    written.iter_mut().for_each(|message| message.committed = stored.contains(message.id.0.as_bytes().as_slice()));
+    let verdict = check(&written, &world.arrived.lock().unwrap());
+    assert!(verdict.is_good(), "{verdict:?}");
+    assert!(verdict.committed >= KILLS * COMMITS && verdict.rolled_back > 0, "{verdict:?}");
+}
