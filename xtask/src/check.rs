@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::{
-    features,
+    features, services,
     step::{cargo, root},
     tidy,
 };
@@ -13,6 +13,7 @@ const FACADE: &str = "postrider";
 
 pub(crate) fn run() -> Result<()> {
     tidy::run(&root())?;
+    services::build_tools()?;
     cargo("fmt", &["fmt", "--all", "--check"]).run()?;
     cargo("clippy", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
     cargo("doc", &["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()?;

@@ -1,10 +1,11 @@
-//! What the tests need from outside: a C compiler for the bundled SQLite and libpq, `psql`, `mariadb`, `promtool`,
-//! and servers.
+//! What the tests need from outside: a C compiler for the bundled SQLite, libpq and librdkafka, OpenSSL for the last of
+//! them, `psql`, `mariadb`, `promtool`, and servers.
 //!
 //! A database or broker is one entry of [`SERVICES`], and `up`, `down`, `status` and `cargo xtask test` know it from then
 //! on. A server that somebody else runs is used instead where an environment variable names it; such a server is neither
 //! started nor stopped here. What was started is written to [`file()`], where the tests find it.
 
+mod kafka;
 mod machine;
 mod mariadb;
 mod mongodb;
@@ -44,7 +45,8 @@ struct Started {
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] = &[postgres::SERVICE, mariadb::SERVICE, mongodb::SERVICE, nats::SERVICE, redis::SERVICE];
+const SERVICES: &[Service] =
+    &[postgres::SERVICE, mariadb::SERVICE, mongodb::SERVICE, nats::SERVICE, redis::SERVICE, kafka::SERVICE];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -74,7 +76,7 @@ pub(crate) fn run(action: &Action) -> Result<()> {
 /// Everything that `cargo xtask test` needs: the programs, then the servers. Those that it started stop when it is dropped,
 /// also when a test has failed.
 pub(crate) fn prepare() -> Result<Running> {
-    c_compiler()?;
+    build_tools()?;
     psql()?;
     mariadb_client()?;
     promtool::prepare()?;
@@ -233,14 +235,40 @@ fn find(text: &str, variable: &str) -> Option<Started> {
     })
 }
 
+/// What compiling everything takes beside Rust.
+pub(crate) fn build_tools() -> Result<()> {
+    c_compiler()?;
+    openssl()
+}
+
 fn c_compiler() -> Result<()> {
-    if ["cc", "clang", "gcc"].into_iter().any(answers) {
+    let cplusplus = ["c++", "clang++", "g++"].into_iter().any(answers);
+    if ["cc", "clang", "gcc"].into_iter().any(answers) && cplusplus && answers("make") {
         return Ok(());
     }
     if !answers("apt-get") {
-        bail!("there is no C compiler, which the bundled SQLite needs; install one (`cc`, `gcc` or `clang`)");
+        bail!(
+            "there are no C and C++ compilers with `make`, which the bundled SQLite and librdkafka need; install them \
+             (`gcc` and `g++`, or `clang`)"
+        );
     }
     install("a C compiler", "build-essential")
+}
+
+/// The headers, for librdkafka. Found by pkg-config, as the build of it does.
+fn openssl() -> Result<()> {
+    let found = Command::new("pkg-config").args(["--exists", "openssl"]).stderr(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    if !answers("apt-get") {
+        bail!("pkg-config finds no OpenSSL, which the feature `kafka` needs; install its headers and pkg-config");
+    }
+    install("the headers of OpenSSL", "libssl-dev")?;
+    if !answers("pkg-config") {
+        install("pkg-config", "pkg-config")?;
+    }
+    Ok(())
 }
 
 /// The tests enqueue with it like a service in any language. The server's package brings it, but the server may be

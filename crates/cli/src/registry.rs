@@ -11,7 +11,7 @@ use postrider::{
 
 use crate::{
     adapter,
-    config::{self, HttpConfig, NatsConfig, RedisConfig},
+    config::{self, HttpConfig, KafkaConfig, NatsConfig, RedisConfig},
 };
 
 /// The stores.
@@ -30,6 +30,7 @@ const TRANSPORTS: &[(&str, OpenTransport)] = &[
     ("nats", adapter::nats::open),
     ("redis", adapter::redis::open),
     ("rediss", adapter::redis::open),
+    ("kafka", adapter::kafka::open),
     ("discard", adapter::discard::open),
 ];
 
@@ -48,6 +49,8 @@ pub(crate) struct Destination<'a> {
     pub(crate) nats: Option<&'a NatsConfig>,
     /// `[route.redis]`, for Redis.
     pub(crate) redis: Option<&'a RedisConfig>,
+    /// `[route.kafka]`, for Kafka.
+    pub(crate) kafka: Option<&'a KafkaConfig>,
 }
 
 /// A store, opened.
@@ -161,7 +164,7 @@ mod tests {
         );
         assert_eq!(
             refused(transport("pigeon")),
-            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, discard"
+            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, kafka, discard"
         );
     }
 

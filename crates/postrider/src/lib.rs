@@ -58,6 +58,7 @@
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `nats` | a transport over NATS JetStream, both ways |
 //! | `redis` | a transport over Redis Streams, both ways |
+//! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C compiler and OpenSSL |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 //! | `http` | a transport that posts signed webhooks |
 //! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
@@ -128,6 +129,12 @@ pub mod nats {
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use postrider_transport_redis::*;
+}
+
+/// The transport over Apache Kafka.
+#[cfg(feature = "kafka")]
+pub mod kafka {
+    pub use postrider_transport_kafka::*;
 }
 
 /// The transport that posts signed webhooks, and the check of a signature for receivers.

@@ -1,7 +1,7 @@
 //! What starting a server takes from the machine: whose user it runs as, its files, a password and a port.
 
 use std::{
-    fs,
+    fs, io,
     net::TcpListener,
     path::Path,
     process::{Command, Stdio},
@@ -34,10 +34,17 @@ pub(super) fn password() -> Result<String> {
 
 /// A port that is free just now.
 pub(super) fn free_port() -> Result<u16> {
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map(|address| address.port());
-    match port {
-        Ok(port) => Ok(port),
+    free_ports(1).map(|ports| ports[0])
+}
+
+/// As many different ports that are free just now.
+pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
+    // All of them are held until the last is found, so that none is found twice.
+    let listeners: io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let ports: io::Result<Vec<u16>> =
+        listeners.and_then(|all| all.iter().map(|one| Ok(one.local_addr()?.port())).collect());
+    match ports {
+        Ok(ports) => Ok(ports),
         Err(error) => bail!("there is no free loopback port: {error}"),
     }
 }

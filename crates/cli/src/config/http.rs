@@ -95,7 +95,7 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Htt
         allow: section.get("allow", networks).unwrap_or_default(),
         ports: section.get("ports", ports(port_least, port_most)).unwrap_or_default(),
         ca_file: section.text("ca_file").map(PathBuf::from),
-        headers: section.get("headers", headers).unwrap_or_default(),
+        headers: section.get("headers", Place::read_table).unwrap_or_default(),
     };
     let places: Vec<Place> = http.headers.iter().map(|(_, place)| place.clone()).collect();
     section.check_later("headers", &places, |_| Ok(()));
@@ -139,16 +139,4 @@ fn ports(least: u32, most: u32) -> impl Fn(&DeValue<'_>) -> Result<Vec<u16>, Str
         let numbers = numbers(least, most)(value)?;
         Ok(numbers.into_iter().filter_map(|port| u16::try_from(port).ok()).collect())
     }
-}
-
-fn headers(value: &DeValue<'_>) -> Result<Vec<(String, Place)>, String> {
-    let DeValue::Table(table) = value else {
-        return Err("must be a table: a header's name and its value, or where that is".to_owned());
-    };
-    let entry = |(name, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
-        let place =
-            Place::read(value.get_ref()).map_err(|what| format!("`{}` {what}", name.get_ref().escape_debug()))?;
-        Ok((name.get_ref().to_string(), place))
-    };
-    table.iter().map(entry).collect()
 }

@@ -180,7 +180,7 @@ pub(crate) const KEYS: &[Key] = &[
         "route.transport",
         TransportUrl,
         Required,
-        "the destination: `stdout`, `file:path`, `https://host/path`, `nats://host:4222`, `redis://host:6379/0` or `discard`",
+        "the destination: `stdout`, `file:path`, `https://host/path`, `nats://host:4222`, `redis://host:6379/0`, `kafka://host:9092` or `discard`",
     ),
     fixed(
         "route.lanes",
@@ -357,6 +357,59 @@ pub(crate) const KEYS: &[Key] = &[
     live("route.redis.ca_file", Text, Words("none"), "PEM certificates to trust instead of those of the platform"),
     live("route.redis.user", Text, Words("the default user"), "who logs in"),
     live("route.redis.password", Secret, Words("no login"), "the password to log in with"),
+    live("route.kafka.topic", Text, Words("the message's topic, behind `prefix`"), "one Kafka topic for everything"),
+    live("route.kafka.prefix", Text, Words("none"), "what the name of every Kafka topic begins with, before the topic"),
+    live("route.kafka.source", Text, Value("\"postrider\""), "the attribute `source` of every event: who speaks"),
+    live("route.kafka.timeout", SomeTime, Value("\"10s\""), "how long an acknowledgement may take; 10ms to 5m"),
+    live("route.kafka.linger", Duration, Value("\"1ms\""), "how long the client waits for more before it sends"),
+    live(
+        "route.kafka.message_max",
+        Size("1KiB", "64MiB"),
+        Value("\"976KiB\""),
+        "the largest message that is sent, with headers and key; a larger one is rejected",
+    ),
+    live(
+        "route.kafka.compression",
+        Word(&["none", "gzip", "snappy", "lz4", "zstd"]),
+        Value("\"none\""),
+        "how what is sent is compressed",
+    ),
+    live(
+        "route.kafka.partitions",
+        Number(1, 10_000),
+        Words("no topic is made"),
+        "make a topic that is not there, with so many partitions",
+    ),
+    live(
+        "route.kafka.replicas",
+        Number(1, 100),
+        Words("as many as the brokers say"),
+        "replicas of a topic that is made",
+    ),
+    live(
+        "route.kafka.transactional_id",
+        Text,
+        Words("no transactions"),
+        "send each batch in a transaction under this id, which no other process may have",
+    ),
+    live("route.kafka.tls", Boolean, Value("false"), "speak TLS with the brokers"),
+    live("route.kafka.ca_file", Text, Words("none"), "PEM certificates to trust instead of those of the platform"),
+    live("route.kafka.certificate_file", Text, Words("none"), "the PEM certificate that is shown to the brokers"),
+    live("route.kafka.key_file", Text, Words("none"), "the key of that certificate"),
+    live(
+        "route.kafka.mechanism",
+        Word(&["plain", "scram-sha-256", "scram-sha-512"]),
+        Value("\"plain\""),
+        "how `user` and `password` are shown to the brokers",
+    ),
+    live("route.kafka.user", Text, Words("no login"), "who logs in, with `password`"),
+    live("route.kafka.password", Secret, Words("no login"), "the password of `user`"),
+    live(
+        "route.kafka.properties",
+        SecretTable,
+        Words("none"),
+        "properties of librdkafka that have no key here: names and values, or where a value is",
+    ),
 ];
 
 /// The key of this path, and its place in the table.

@@ -20,6 +20,7 @@
 mod admin;
 pub(crate) mod capture;
 mod http;
+pub(crate) mod kafka;
 pub(crate) mod keys;
 mod log;
 mod nats;
@@ -49,6 +50,7 @@ use clap::Args;
 pub(crate) use self::{
     admin::AdminConfig,
     http::HttpConfig,
+    kafka::KafkaConfig,
     log::{Format, LogConfig},
     nats::NatsConfig,
     nearest::nearest,

@@ -14,6 +14,7 @@ use toml::de::DeValue;
 
 use super::{
     http::{self, HttpConfig},
+    kafka::{self, KafkaConfig},
     nats::{self, NatsConfig},
     reader::Section,
     redis::{self, RedisConfig},
@@ -55,6 +56,8 @@ pub(crate) struct RouteConfig {
     pub(crate) nats: Option<NatsConfig>,
     /// `[route.redis]`, if the transport is Redis.
     pub(crate) redis: Option<RedisConfig>,
+    /// `[route.kafka]`, if the transport is Kafka.
+    pub(crate) kafka: Option<KafkaConfig>,
 }
 
 /// Reads all of them. None at all is a problem, and so is a store that none of them reads.
@@ -100,6 +103,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
     let http = http::read(section, transport.as_deref());
     let nats = nats::read(section, transport.as_deref());
     let redis = redis::read(section, transport.as_deref());
+    let kafka = kafka::read(section, transport.as_deref());
     let lanes = section.number_or_default("lanes");
     let order = section.word_or_default("order", ORDERS);
     if order == Order::Total && lanes > 1 {
@@ -136,6 +140,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         http,
         nats,
         redis,
+        kafka,
     };
     for (shorter, longer, fine) in [
         ("poll_min", "poll_max", route.poll_min <= route.poll_max),

@@ -57,6 +57,19 @@ impl Place {
         })
     }
 
+    /// Names, and a secret for each.
+    pub(super) fn read_table(value: &DeValue<'_>) -> Result<Vec<(String, Self)>, String> {
+        let DeValue::Table(table) = value else {
+            return Err("must be a table: names, and the value of each or where that is".to_owned());
+        };
+        let entry = |(name, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
+            let place =
+                Self::read(value.get_ref()).map_err(|what| format!("`{}` {what}", name.get_ref().escape_debug()))?;
+            Ok((name.get_ref().to_string(), place))
+        };
+        table.iter().map(entry).collect()
+    }
+
     /// One, or a list of them.
     pub(super) fn read_some(value: &DeValue<'_>) -> Result<Vec<Self>, String> {
         match value {

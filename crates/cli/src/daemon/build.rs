@@ -76,6 +76,7 @@ pub(super) fn open_route(config: &RouteConfig, telemetry: &Telemetry) -> Outcome
         http: config.http.as_ref(),
         nats: config.nats.as_ref(),
         redis: config.redis.as_ref(),
+        kafka: config.kafka.as_ref(),
     };
     let destination = open(&destination).map_err(|error| {
         let message = format!("the destination of the route `{}` cannot be opened", config.name);

@@ -68,8 +68,8 @@ fn an_unknown_scheme() {
         "  p.toml:2: `store.url` `oracle:` is not a store that is known here; known are sqlite, postgres, mysql",
     );
     wrong_config(
-        &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"kafka:localhost\"\n"),
-        "  p.toml:5: `route.transport` `kafka:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, discard",
+        &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"pigeon:localhost\"\n"),
+        "  p.toml:5: `route.transport` `pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, kafka, discard",
     );
     refused(
         &Workplace::new(),

@@ -66,7 +66,13 @@ fn configuration() {
         ("[[route]]", route),
         ("[route.retry]", &route["properties"]["retry"]),
         ("[route.http]", &route["properties"]["http"]),
+        ("[route.nats]", &route["properties"]["nats"]),
+        ("[route.redis]", &route["properties"]["redis"]),
+        ("[route.kafka]", &route["properties"]["kafka"]),
     ];
+    let tables = route["properties"].as_object().unwrap().values().filter(|key| !key["properties"].is_null());
+    let shown = sections.iter().filter(|(header, _)| header.starts_with("[route.")).count();
+    assert_eq!(shown, tables.count(), "every table of a route is shown");
     assert_eq!(top.as_object().unwrap().len(), 6, "every section has its table");
     for (header, section) in sections {
         page.push_str(&format!(

@@ -41,8 +41,11 @@ fn settings_of_every_page_pass_the_check() {
             let output = command.output().unwrap();
             let told = String::from_utf8_lossy(&output.stderr);
             let without_otlp = text.contains("otlp_endpoint") && !cfg!(feature = "otlp");
+            let without_kafka = text.contains("kafka://") && !cfg!(feature = "kafka");
             if without_otlp {
                 assert!(told.contains("was built with the feature `otlp`"), "{}: {told}", page.display());
+            } else if without_kafka {
+                assert!(told.contains("was built with the feature `kafka`"), "{}: {told}", page.display());
             } else {
                 assert!(output.status.success(), "{}:\n{text}\n{told}", page.display());
             }

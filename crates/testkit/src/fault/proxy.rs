@@ -65,7 +65,15 @@ impl Proxy {
     /// # Panics
     /// If there is no free loopback port.
     pub async fn to(server: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free loopback port");
+        Self::at(0, server).await
+    }
+
+    /// As [`Self::to`], on this loopback port: for a server that tells its clients where to connect to.
+    ///
+    /// # Panics
+    /// If the port is not free.
+    pub async fn at(port: u16, server: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the loopback port is free");
         let address = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
             server: server.to_owned(),

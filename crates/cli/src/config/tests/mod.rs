@@ -102,7 +102,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
+  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, kafka, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -213,6 +213,32 @@ fn a_broker_that_is_wrong_is_told_so_with_its_line() {
         "p.toml:19: `route.redis.user` a `user` needs a `password`",
         "p.toml:23: `route.nats` is for a transport that begins with `nats:`",
         "p.toml:24: `route.redis` is for a transport that begins with `redis:` or `rediss:`",
+    ] {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
+    assert!(!told.contains("canary"), "{told}");
+}
+
+#[test]
+fn a_route_to_kafka_that_is_wrong_is_told_so_with_its_line() {
+    let told = problems(&format!(
+        "{WEBHOOK}transport = \"kafka://me:canary@broker\"\n[route.kafka]\ntopics = \"a\"\nuser = \"me\"\nreplicas = 3\n\
+         key_file = \"k\"\nca_file = \"c\"\nmechanism = \"gssapi\"\n[[route]]\nname = \"b\"\ntransport = \"stdout\"\n\
+         kafka = {{}}\n"
+    ));
+    let transport = match cfg!(feature = "kafka") {
+        true => "p.toml:5: `route.transport` the URL of a Kafka cluster must not hold a user or a password",
+        false => "p.toml:5: `route.transport` a route to Kafka needs a program that was built with the feature `kafka`",
+    };
+    for line in [
+        transport,
+        "p.toml:7: `route.kafka.topics` unknown key; did you mean `topic`?",
+        "p.toml:8: `route.kafka.user` `user` and `password` belong together",
+        "p.toml:9: `route.kafka.replicas` is for topics that are made",
+        "`route.kafka.certificate_file` `certificate_file` and `key_file` belong together",
+        "`route.kafka.tls` is false beside files with certificates",
+        "p.toml:12: `route.kafka.mechanism` is \"gssapi\"; it is one of \"plain\", \"scram-sha-256\", \"scram-sha-512\"",
+        "p.toml:16: `route.kafka` is for a transport that begins with `kafka:`",
     ] {
         assert!(told.contains(line), "{line}\n--- in ---\n{told}");
     }

@@ -1,0 +1,196 @@
+//! One client of the cluster that sends, made when it is first needed.
+//!
+//! From then on it connects, and connects again, on its own. It would keep what it is given during an outage and send it
+//! late; so before anything is given to it, the cluster is asked for topics that are not known yet, and once more after every
+//! loss. A client that has failed for good is put away, and the next publish makes a new one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use postrider_core::{Result, parked::Cause, transport::Outcome};
+use rdkafka::{
+    ClientConfig,
+    client::Client,
+    error::RDKafkaErrorCode as Code,
+    producer::{Producer, ThreadedProducer},
+};
+use tokio::task::spawn_blocking;
+
+use crate::{
+    context::{Health, Producing},
+    error,
+    topics::{self, Shape, Topic},
+};
+
+/// The longest wait for a first answer of the cluster. Connecting has as long.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct Connection {
+    config: ClientConfig,
+    shown: String,
+    /// How long one answer may take.
+    timeout: Duration,
+    /// How topics are made that are not there; `None`: not at all.
+    declare: Option<Shape>,
+    live: Mutex<Option<Arc<Live>>>,
+}
+
+/// A client that is at work.
+pub(crate) struct Live {
+    pub(crate) producer: ThreadedProducer<Producing>,
+    /// Topics that the cluster has said to be there.
+    known: Mutex<BTreeSet<String>>,
+}
+
+impl Connection {
+    pub(crate) fn new(config: ClientConfig, shown: String, timeout: Duration, declare: Option<Shape>) -> Self {
+        Self { config, shown, timeout, declare, live: Mutex::new(None) }
+    }
+
+    /// The client at work; made if there is none.
+    pub(crate) fn get(&self) -> Result<Arc<Live>, Cause> {
+        let mut live = self.live();
+        if let Some(live) = &*live {
+            return Ok(Arc::clone(live));
+        }
+        let created: Result<ThreadedProducer<Producing>, _> = self.config.create_with_context(Producing::default());
+        let producer = created.map_err(|e| Cause::new("config", error::setting(&e).chain()))?;
+        Ok(Arc::clone(live.insert(Arc::new(Live { producer, known: Mutex::default() }))))
+    }
+
+    /// Puts a client away that is of no more use; what it still has is answered with an error.
+    pub(crate) fn retire(&self, done: &Arc<Live>) {
+        let mut live = self.live();
+        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, done)) {
+            put_away(live.take());
+        }
+    }
+
+    /// As [`Self::retire`], whichever is at work.
+    pub(crate) fn retire_all(&self) {
+        put_away(self.live().take());
+    }
+
+    /// What becomes of messages to those of these topics that cannot be sent to. Asks only for those that are not known, or for all after a
+    /// loss. If the future is dropped, the question is asked to its end and forgotten.
+    ///
+    /// # Errors
+    /// Why nothing can be sent at all.
+    pub(crate) async fn refused(
+        &self,
+        live: &Arc<Live>,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Outcome>, Cause> {
+        let unknown: Vec<String> = match live.health().is_down() {
+            true => names.iter().cloned().collect(),
+            false => names.difference(&live.known()).cloned().collect(),
+        };
+        if unknown.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut found = self.ask(live, unknown, topics::look_up).await?;
+        let missing: Vec<String> =
+            found.iter().filter(|(_, topic)| **topic == Topic::Missing).map(|(name, _)| name.clone()).collect();
+        if let Some(shape) = self.declare.filter(|_| !missing.is_empty()) {
+            let made = topics::make(&self.config, &missing, shape, self.timeout).await;
+            made.map_err(|error| Cause::new("declare", error.chain()))?;
+            found.extend(self.ask(live, missing, topics::wait_for).await?);
+        }
+        let mut refused = BTreeMap::new();
+        for (name, topic) in found {
+            match topic {
+                Topic::There => drop(live.known().insert(name)),
+                // Some partitions may do; the brokers will say.
+                Topic::Unwell(_) => {}
+                Topic::Refused(code) => {
+                    let outcome = error::outcome(code, &name);
+                    refused.insert(name, outcome);
+                }
+                Topic::Missing => {
+                    let cause = Cause::new(
+                        "no-topic",
+                        format!("there is no topic {name}; make it, or let the route declare it"),
+                    );
+                    refused.insert(name, Outcome::Rejected(cause));
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Asks for topics on a thread for blocking calls.
+    async fn ask(
+        &self,
+        live: &Arc<Live>,
+        names: Vec<String>,
+        how: fn(&Client<Producing>, &str, Duration) -> Result<Topic, Code>,
+    ) -> Result<BTreeMap<String, Topic>, Cause> {
+        let (asked, timeout) = (Arc::clone(live), self.timeout.min(FIRST_ANSWER_MAX));
+        let answers = spawn_blocking(move || {
+            let client = asked.producer.client();
+            names.into_iter().map(|name| how(client, &name, timeout).map(|topic| (name, topic))).collect()
+        });
+        let answers: Result<BTreeMap<String, Topic>, Code> =
+            answers.await.map_err(|_| Cause::new("connect", "asking the cluster was interrupted"))?;
+        let found = answers.map_err(|code| live.health().cause(code, &self.shown))?;
+        live.health().well();
+        Ok(found)
+    }
+
+    /// After a message was not acknowledged in time: what is wrong with its topic, if anything is.
+    pub(crate) async fn ailment(&self, live: &Arc<Live>, name: &str) -> Option<Outcome> {
+        match self.ask(live, vec![name.to_owned()], topics::look_up).await {
+            Err(cause) => Some(Outcome::Unavailable(cause)),
+            Ok(found) => found.into_values().find_map(|topic| match topic {
+                Topic::There => None,
+                Topic::Unwell(cause) => Some(Outcome::Unavailable(cause)),
+                Topic::Refused(code) => Some(error::outcome(code, name)),
+                Topic::Missing => {
+                    live.forget(name);
+                    Some(Outcome::Unknown(Cause::new("no-topic", format!("the topic {name} is gone"))))
+                }
+            }),
+        }
+    }
+
+    /// The client at work, if there is one; the next publish would make another.
+    pub(crate) fn take(&self) -> Option<Arc<Live>> {
+        self.live().take()
+    }
+
+    fn live(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    pub(crate) fn health(&self) -> &Health {
+        &self.producer.context().health
+    }
+
+    /// The cluster is asked for this topic once more before anything is sent to it.
+    pub(crate) fn forget(&self, topic: &str) {
+        self.known().remove(topic);
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        put_away(self.live().take());
+    }
+}
+
+/// Ending a client waits for its threads, which nobody else should.
+fn put_away(live: Option<Arc<Live>>) {
+    if let Some(live) = live {
+        drop(thread::Builder::new().name("kafka-ending".to_owned()).spawn(move || drop(live)));
+    }
+}

@@ -1,0 +1,240 @@
+//! The thread that reads: one client in a consumer group, served as long as the subscriber lives.
+//!
+//! A client must be served whether or not anybody receives, or the group takes its partitions away. So when there is no room
+//! for more, the thread first waits a moment for room and then pauses the partitions and goes on serving. It ends when the
+//! subscriber is dropped; ending commits what may be committed and leaves the group.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use postrider_core::{Error, ErrorKind, Result, envelope::Envelope};
+use rdkafka::{
+    ClientContext, Message, Offset, TopicPartitionList,
+    config::RDKafkaLogLevel,
+    consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance},
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    message::BorrowedMessage,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{
+    context::Health,
+    error, mapping,
+    offsets::{Offsets, Spot},
+};
+
+/// How long one look at the client takes if it has nothing.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long to wait for room before the partitions are paused. What the client has fetched is thrown away by a pause.
+const PAUSE_AFTER: Duration = Duration::from_secs(1);
+
+/// How many deliveries may be out or wait for later; the same for every subscriber.
+const OUT_MAX: usize = 100_000;
+
+/// A message on its way to the caller, or out with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) spot: Spot,
+    pub(crate) envelope: Envelope,
+    pub(crate) attempt: u32,
+}
+
+/// What the thread and its subscriber share.
+pub(crate) struct Shared {
+    pub(crate) prefetch: usize,
+    pub(crate) sender: UnboundedSender<Result<Item>>,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) paused: AtomicBool,
+    state: Mutex<State>,
+    room: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) offsets: Offsets,
+    /// How many wait to be received.
+    pub(crate) waiting: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(prefetch: usize, sender: UnboundedSender<Result<Item>>) -> Self {
+        let (stopped, paused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { prefetch, sender, stopped, paused, state: Mutex::default(), room: Condvar::new() }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was received or answered, or the subscriber is gone.
+    pub(crate) fn changed(&self) {
+        self.room.notify_all();
+    }
+
+    /// Puts a message where it is received from.
+    pub(crate) fn hand_over(&self, item: Item) {
+        self.state().waiting += 1;
+        // Nobody receives any more: it is not committed, so it is not lost.
+        drop(self.sender.send(Ok(item)));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Whether there is room for one more; waits that long for it.
+    fn has_room(&self, wait: Duration) -> bool {
+        let full = |state: &mut State| {
+            !self.is_stopped() && (state.waiting >= self.prefetch || state.offsets.out() >= OUT_MAX)
+        };
+        let waited = self.room.wait_timeout_while(self.state(), wait, full);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !full(&mut state)
+    }
+}
+
+/// The context of the client: what the group tells.
+pub(crate) struct Receiving {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) health: Health,
+}
+
+impl ClientContext for Receiving {
+    /// What matters comes as an error; adapters do not log.
+    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.health.note(&error, reason);
+    }
+}
+
+impl ConsumerContext for Receiving {
+    /// Partitions go: what was answered is committed while they still are ours, and what was not is somebody else's.
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Revoke(gone) = rebalance else { return };
+        let gone = gone.elements();
+        let gone: Vec<_> = gone.iter().map(|of| (of.topic().to_owned(), of.partition())).collect();
+        let mut spots = self.shared.state().offsets.to_commit();
+        spots.retain(|spot| gone.contains(&spot.place));
+        // If they are lost already, another has them; a commit could only fail.
+        if !consumer.assignment_lost() {
+            drop(commit(consumer, &spots));
+        }
+        let mut state = self.shared.state();
+        gone.iter().for_each(|place| state.offsets.lose(place));
+        drop(state);
+        self.shared.changed();
+    }
+}
+
+/// Commits offsets and waits for the answer. Blocks.
+pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot]) -> Result<(), KafkaError> {
+    if spots.is_empty() {
+        return Ok(());
+    }
+    let mut list = TopicPartitionList::with_capacity(spots.len());
+    for spot in spots {
+        list.add_partition_offset(&spot.place.0, spot.place.1, Offset::Offset(spot.offset))?;
+    }
+    consumer.commit(&list, CommitMode::Sync)
+}
+
+/// Reads until the subscriber is gone.
+pub(crate) fn run(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
+    let mut paused = false;
+    while !shared.is_stopped() {
+        let room = shared.has_room(if paused { Duration::ZERO } else { PAUSE_AFTER });
+        // A failure leaves the partitions as they are; the next round tries again.
+        if room && paused {
+            paused = change(consumer, BaseConsumer::resume).is_err();
+        } else if !room && !paused {
+            paused = change(consumer, BaseConsumer::pause).is_ok();
+        }
+        shared.paused.store(paused, Ordering::Release);
+        match consumer.poll(LOOK) {
+            Some(Ok(message)) => {
+                accept(shared, &message);
+                consumer.context().health.well();
+                // A partition that came meanwhile is not paused.
+                paused &= room;
+            }
+            Some(Err(error)) => {
+                if let Some(error) = tell(consumer, error) {
+                    drop(shared.sender.send(Err(error)));
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+type Change = fn(&BaseConsumer<Receiving>, &TopicPartitionList) -> Result<(), KafkaError>;
+
+/// Pauses or resumes everything that is ours.
+fn change(consumer: &BaseConsumer<Receiving>, how: Change) -> Result<(), KafkaError> {
+    consumer.assignment().and_then(|assignment| how(consumer, &assignment))
+}
+
+fn accept(shared: &Shared, message: &BorrowedMessage<'_>) {
+    let envelope = mapping::envelope(message);
+    let spot = shared.state().offsets.came(message.topic(), message.partition(), message.offset());
+    shared.hand_over(Item { spot, envelope, attempt: 1 });
+}
+
+/// What the caller should know of an error. One lost connection is no news: the client has others, or makes a new one.
+fn tell(consumer: &BaseConsumer<Receiving>, error: KafkaError) -> Option<Error> {
+    match error.rdkafka_error_code() {
+        Some(Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut) => None,
+        Some(Code::AllBrokersDown) => {
+            let cause = consumer.context().health.cause(Code::AllBrokersDown, "Kafka");
+            Some(
+                Error::new(ErrorKind::Unavailable, "receive from Kafka: no broker can be reached").with("cause", cause),
+            )
+        }
+        _ => Some(error::failed("receive from Kafka", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+
+    fn shared(prefetch: usize) -> (Shared, UnboundedReceiver<Result<Item>>) {
+        let (sender, receiver) = unbounded_channel();
+        (Shared::new(prefetch, sender), receiver)
+    }
+
+    fn item(shared: &Shared, offset: i64) -> Item {
+        let spot = shared.state().offsets.came("t", 0, offset);
+        Item { spot, envelope: Envelope::new("t", "n", "x"), attempt: 1 }
+    }
+
+    #[test]
+    fn there_is_room_for_as_many_as_are_read_ahead() {
+        let (shared, mut receiver) = shared(2);
+        assert!(shared.has_room(Duration::ZERO));
+        for offset in 0..2 {
+            shared.hand_over(item(&shared, offset));
+        }
+        assert!(!shared.has_room(Duration::ZERO));
+        assert!(receiver.try_recv().is_ok());
+        shared.state().waiting -= 1;
+        assert!(shared.has_room(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_subscriber_that_is_gone_waits_for_no_room() {
+        let (shared, _receiver) = shared(1);
+        shared.hand_over(item(&shared, 0));
+        shared.stopped.store(true, Ordering::Release);
+        assert!(shared.has_room(Duration::from_secs(3600)));
+    }
+}

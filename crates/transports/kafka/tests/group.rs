@@ -1,0 +1,146 @@
+//! Several subscribers of one group: partitions move between them, and nothing is lost or out of order.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use postrider_core::{
+    envelope::Envelope,
+    transport::{Outcome, Publisher, Receipt, Requeue, Subscriber},
+};
+use postrider_testkit::transport::record;
+use postrider_transport_kafka::{KafkaPublisher, KafkaSubscriber};
+
+use support::{Own, PATIENCE, access, until};
+
+const KEYS: usize = 12;
+
+async fn publish(own: &Own, numbers: std::ops::Range<usize>) {
+    let publisher = KafkaPublisher::builder(access()).topic(&own.topic).build().unwrap();
+    for number in numbers {
+        let envelope = Envelope::new("orders", "n", number.to_string()).with_key(format!("key-{}", number % KEYS));
+        assert_eq!(publisher.publish(vec![record(&envelope)]).await, [Outcome::Durable]);
+    }
+}
+
+async fn subscribe(own: &Own) -> KafkaSubscriber {
+    KafkaSubscriber::builder(access(), &own.topic, [&own.topic]).prefetch(8).subscribe().await.unwrap()
+}
+
+async fn receive(subscriber: &KafkaSubscriber, count: usize) -> Vec<(usize, Receipt)> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let some = tokio::time::timeout(PATIENCE, subscriber.receive(1)).await.expect("something is there").unwrap();
+        received.extend(some.iter().map(|delivery| (number(&delivery.envelope), delivery.receipt)));
+    }
+    received
+}
+
+fn number(envelope: &Envelope) -> usize {
+    std::str::from_utf8(&envelope.payload).unwrap().parse().unwrap()
+}
+
+/// What every member has received, in the order in which it was.
+type Received = Arc<Mutex<Vec<usize>>>;
+
+/// Receives and acknowledges until it is aborted.
+fn member(subscriber: KafkaSubscriber, received: &Received) -> tokio::task::JoinHandle<()> {
+    let received = Arc::clone(received);
+    tokio::spawn(async move {
+        loop {
+            for delivery in subscriber.receive(5).await.unwrap() {
+                received.lock().unwrap().push(number(&delivery.envelope));
+                // While partitions move a commit may fail; then the message comes again.
+                drop(subscriber.acknowledge(vec![delivery.receipt]).await);
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_move_and_nothing_is_lost() {
+    let own = Own::new().await;
+    let (first, second) = (Received::default(), Received::default());
+    let count = |received: &Received| received.lock().unwrap().len();
+    let all = || -> BTreeSet<usize> { first.lock().unwrap().iter().chain(&*second.lock().unwrap()).copied().collect() };
+    let one = member(subscribe(&own).await, &first);
+    publish(&own, 0..60).await;
+    until("the first has received", || count(&first) >= 60).await;
+    let two = member(subscribe(&own).await, &second);
+    // More and more, until both have some.
+    let mut published = 60;
+    while count(&second) == 0 {
+        publish(&own, published..published + 24).await;
+        published += 24;
+        assert!(published < 10_000, "the second gets nothing");
+    }
+    until("both together have everything", || all().len() == published).await;
+    one.abort();
+    drop(one.await);
+    publish(&own, published..published + 60).await;
+    published += 60;
+    until("the second has the rest", || all().len() == published).await;
+    two.abort();
+    // Each member has what it received in order, first arrivals of every key.
+    for received in [&first, &second] {
+        let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for number in received.lock().unwrap().iter().copied().filter(|number| seen.insert(*number)) {
+            let before = last.insert(number % KEYS, number);
+            assert!(before.is_none_or(|before| before < number), "key {}: {before:?}, then {number}", number % KEYS);
+        }
+    }
+}
+
+/// One key, so one partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_acknowledged_behind_something_that_is_out_comes_again() {
+    let own = Own::new().await;
+    let publisher = KafkaPublisher::builder(access()).topic(&own.topic).build().unwrap();
+    for number in 0..5 {
+        let envelope = Envelope::new("orders", "n", number.to_string()).with_key("one");
+        assert_eq!(publisher.publish(vec![record(&envelope)]).await, [Outcome::Durable]);
+    }
+    let subscriber = subscribe(&own).await;
+    let received = receive(&subscriber, 5).await;
+    let receipts = |which: &[usize]| which.iter().map(|index| received[*index].1).collect::<Vec<_>>();
+    subscriber.acknowledge(receipts(&[0, 2, 3])).await.unwrap();
+    subscriber.reject(received[4].1, Requeue::Never).await.unwrap();
+    drop(subscriber);
+    let next = subscribe(&own).await;
+    let again: Vec<usize> = receive(&next, 4).await.iter().map(|(number, _)| *number).collect();
+    assert_eq!(again, [1, 2, 3, 4], "nothing is skipped, and what is done with at the front does not come again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_rejected_for_later_is_not_lost_with_its_subscriber() {
+    let own = Own::new().await;
+    publish(&own, 0..1).await;
+    let subscriber = subscribe(&own).await;
+    let received = receive(&subscriber, 1).await;
+    subscriber.reject(received[0].1, Requeue::After(Duration::from_hours(1))).await.unwrap();
+    drop(subscriber);
+    let next = subscribe(&own).await;
+    assert_eq!(receive(&next, 1).await[0].0, 0);
+}
+
+/// More than is read ahead, while nobody receives: the client is paused and served, and goes on afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_that_reads_no_further_goes_on_where_it_was() {
+    let own = Own::new().await;
+    publish(&own, 0..300).await;
+    let subscriber = subscribe(&own).await;
+    let mut received: Vec<usize> = Vec::new();
+    let first = receive(&subscriber, 1).await;
+    received.push(first[0].0);
+    until("the partitions are paused", || subscriber.is_paused()).await;
+    received.extend(receive(&subscriber, 299).await.iter().map(|(number, _)| *number));
+    let all: BTreeSet<usize> = received.iter().copied().collect();
+    assert_eq!((all.len(), received.len()), (300, 300), "everything comes, and once");
+}
