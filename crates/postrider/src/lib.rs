@@ -71,6 +71,7 @@ pub mod handler;
 pub mod metrics;
 pub mod outbox;
 pub mod relay;
+pub mod routing;
 pub mod runtime;
 
 pub use outbox::{Enqueue, Outbox};

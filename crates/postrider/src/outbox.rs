@@ -30,6 +30,8 @@ use postrider_core::{
     trace::TraceContext,
 };
 
+use crate::routing::{About, Router};
+
 type TraceSource = Arc<dyn Fn() -> Option<TraceContext> + Send + Sync>;
 
 /// Where an application enqueues. Cheap to clone; holds no connection.
@@ -38,13 +40,14 @@ pub struct Outbox<S> {
     store: S,
     limits: Limits,
     trace_source: Option<TraceSource>,
+    router: Option<Arc<dyn Router>>,
 }
 
 impl<S> Outbox<S> {
     /// An outbox for a store's dialect, with the default [`Limits`].
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self { store, limits: Limits::default(), trace_source: None }
+        Self { store, limits: Limits::default(), trace_source: None, router: None }
     }
 
     /// With other limits.
@@ -59,6 +62,14 @@ impl<S> Outbox<S> {
     #[must_use]
     pub fn with_trace_source(mut self, source: impl Fn() -> Option<TraceContext> + Send + Sync + 'static) -> Self {
         self.trace_source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says under which topics, and with which keys, messages go that are enqueued by type: by [rules](crate::routing::Topics),
+    /// or by a function. What a call says goes before it. Envelopes that were made by hand are left as they are.
+    #[must_use]
+    pub fn with_router(mut self, router: impl Router + 'static) -> Self {
+        self.router = Some(Arc::new(router));
         self
     }
 
@@ -143,10 +154,17 @@ impl<S> Outbox<S> {
     }
 
     fn seal<M: Message>(&self, message: &M, options: &Enqueue) -> Result<Envelope> {
-        let key = options.key.clone().or_else(|| message.key().map(|key| key.into_owned().into()));
+        let (topic, key) = (message.topic(), message.key());
+        let about = About { name: M::NAME, topic: &topic, key: key.as_deref() };
+        let router = self.router.as_deref();
+        let routed_topic = || router.and_then(|router| router.topic(&about));
+        let routed_key = || router.and_then(|router| router.key(&about));
+        let topic = options.topic.clone().or_else(routed_topic).unwrap_or_else(|| topic.to_string());
+        let own_key = || routed_key().or_else(|| key.as_deref().map(str::to_owned)).map(OrderingKey::from);
+        let key = options.key.clone().or_else(own_key);
         Ok(Envelope {
             id: options.id.unwrap_or_else(MessageId::generate),
-            topic: options.topic.as_deref().map_or_else(|| message.topic().as_ref().into(), Into::into),
+            topic: topic.as_str().into(),
             name: M::NAME.into(),
             key,
             headers: self.headers(M::CONTENT_TYPE, options)?,
@@ -329,6 +347,28 @@ mod tests {
         let other = sealed(&outbox, &Enqueue::new().topic("pings.eu").key("other").attempts_max(9));
         assert_eq!((&*other.topic, other.key.unwrap().as_str(), other.attempts_max), ("pings.eu", "other", Some(9)));
         assert_ne!(own.id, other.id, "every message has a fresh id");
+    }
+
+    #[test]
+    fn a_router_decides_unless_the_call_does() {
+        struct ByKey;
+        impl Router for ByKey {
+            fn topic(&self, about: &About<'_>) -> Option<String> {
+                Some(format!("{}.of.{}", about.name, about.key?))
+            }
+            fn key(&self, about: &About<'_>) -> Option<String> {
+                about.key.map(|key| format!("tenant/{key}"))
+            }
+        }
+        let outbox = Outbox::new(()).with_router(ByKey);
+        let routed = sealed(&outbox, &Enqueue::new());
+        assert_eq!((&*routed.topic, routed.key.unwrap().as_str()), ("ping.of.own", "tenant/own"));
+        let told = sealed(&outbox, &Enqueue::new().topic("pings.eu").key("other"));
+        assert_eq!((&*told.topic, told.key.unwrap().as_str()), ("pings.eu", "other"));
+        let nobody = Outbox::new(()).with_router(|_: &About<'_>| None);
+        assert_eq!(&*sealed(&nobody, &Enqueue::new()).topic, "ping");
+        let rules = Outbox::new(()).with_router(crate::routing::Topics::new().map_type::<Ping>("pings"));
+        assert_eq!(&*sealed(&rules, &Enqueue::new()).topic, "pings");
     }
 
     #[test]
