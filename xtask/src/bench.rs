@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: one benchmark, optimised. With `--json`, standard output is its one JSON object and nothing else.
 //!
-//! `postgres` and `mysql` run on the server that `POSTRIDER_BENCH_POSTGRES` or `POSTRIDER_BENCH_MYSQL` names. If there is
+//! `postgres`, `mysql` and `mongodb` run on the server that `POSTRIDER_BENCH_POSTGRES` and so on names. If there is
 //! none, one is started for the run, with the durability and the memory of a server in earnest, and stopped afterwards.
 
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use crate::{services, step::cargo};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Which benchmark: `core`, `postgres`, `mysql`.
+    /// Which benchmark: `core`, `postgres`, `mysql`, `mongodb`.
     name: String,
     /// Smaller, for a first look.
     #[arg(long)]

@@ -125,6 +125,12 @@ const BENCH_SERVERS: &[ForBench] = &[
         up: mariadb::up_for_bench,
         service: &mariadb::SERVICE,
     },
+    ForBench {
+        benchmark: "mongodb",
+        variable: "POSTRIDER_BENCH_MONGODB",
+        up: mongodb::up_for_bench,
+        service: &mongodb::SERVICE,
+    },
 ];
 
 /// The servers that a benchmark needs and the environment does not name, started; each is stopped when it is dropped.

@@ -1,6 +1,7 @@
-//! `postrider-bench core|postgres|mysql [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
+//! `postrider-bench core|postgres|mysql|mongodb [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
 
 mod core;
+mod mongodb;
 mod mysql;
 mod postgres;
 
@@ -67,6 +68,18 @@ enum Bench {
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
+    /// The store for MongoDB against the usual two-step claim.
+    Mongodb {
+        /// Smaller, for a first look.
+        #[arg(long)]
+        quick: bool,
+        /// Print one JSON object and nothing else on standard output.
+        #[arg(long)]
+        json: bool,
+        /// Only these measurements, for example `drain`.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
     /// A relay in a process of its own.
     #[command(hide = true)]
     PostgresRelay {
@@ -110,6 +123,10 @@ fn main() -> Result<()> {
         }
         Bench::Mysql { quick, json, only } => {
             print(&mysql::run(quick, &only)?, json);
+            Ok(())
+        }
+        Bench::Mongodb { quick, json, only } => {
+            print(&mongodb::run(quick, &only)?, json);
             Ok(())
         }
         Bench::PostgresRelay { schema, route, messages, lanes } => postgres::relay(&schema, &route, lanes, messages),

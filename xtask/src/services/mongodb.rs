@@ -32,6 +32,16 @@ const VERSION: &str = "6.0.5";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn up() -> Result<Started> {
+    // For the tests that let the server fail in a place of their choice.
+    up_with(&["--oplogSize", "512", "--wiredTigerCacheSizeGB", "0.5", "--setParameter", "enableTestCommands=1"])
+}
+
+/// A server for one benchmark.
+pub(super) fn up_for_bench() -> Result<Started> {
+    up_with(&["--oplogSize", "2048", "--wiredTigerCacheSizeGB", "2"])
+}
+
+fn up_with(settings: &[&str]) -> Result<Started> {
     let program = program()?;
     let dir = process::directory("mongodb")?;
     let port = machine::free_port()?;
@@ -49,17 +59,11 @@ fn up() -> Result<Started> {
         "--port",
         &port_text,
         "--nounixsocket",
-        "--oplogSize",
-        "512",
-        "--wiredTigerCacheSizeGB",
-        "0.5",
         "--setParameter",
         "diagnosticDataCollectionEnabled=false",
-        // For the tests that let the server fail in a place of their choice.
-        "--setParameter",
-        "enableTestCommands=1",
     ];
-    let started = process::start(&program, &arguments.map(str::to_owned), dir, port, "mongodb")?;
+    let arguments: Vec<String> = arguments.iter().chain(settings).map(|argument| (*argument).to_owned()).collect();
+    let started = process::start(&program, &arguments, dir, port, "mongodb")?;
     match initiate(port) {
         Ok(()) => Ok(Started { url: format!("{}/postrider?replicaSet=rs0", started.url), ..started }),
         Err(error) => {

@@ -1,0 +1,54 @@
+//! The server that is measured, and a database of our own in it, which is dropped at the end.
+
+use anyhow::{Context, Result};
+use mongodb::{Client, Database, bson::doc};
+
+use crate::{
+    machine::{Watch, is_called},
+    url::in_database,
+};
+
+/// The environment variable that names the server.
+const VARIABLE: &str = "POSTRIDER_BENCH_MONGODB";
+
+/// A database on a server, ours alone.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    pub(crate) client: Client,
+    database: String,
+    pid: Option<u32>,
+}
+
+impl Server {
+    /// A fresh database on the server that the environment names. Everything that is written waits for the journals of a
+    /// majority, ours and the references'.
+    pub(crate) async fn connect() -> Result<Self> {
+        let given = std::env::var(VARIABLE).with_context(|| {
+            format!("{VARIABLE} does not name a server; `cargo xtask bench mongodb` starts one and sets it")
+        })?;
+        let database = format!("postrider_bench_{}", std::process::id());
+        let url = in_database(&given, &database);
+        let url = format!("{url}{}w=majority&journal=true", if url.contains('?') { '&' } else { '?' });
+        let client = Client::with_uri_str(&url).await.context("connect to the server")?;
+        let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
+        let pid = status.get_i64("pid").ok().and_then(|pid| u32::try_from(pid).ok());
+        Ok(Self { url, client, database, pid: pid.filter(|pid| is_called(*pid, "mongod")) })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.database
+    }
+
+    pub(crate) fn database(&self) -> Database {
+        self.client.database(&self.database)
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::begin([self.pid])
+    }
+
+    /// Drops the database.
+    pub(crate) async fn tidy(&self) -> Result<()> {
+        Ok(self.database().drop().await?)
+    }
+}
