@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Secrets,
     /// Names, and a secret for each.
     SecretTable,
+    /// Names, and a text for each.
+    TextTable,
 }
 
 /// What holds if a key is left out.
@@ -65,7 +67,7 @@ pub(crate) enum Fallback {
 use Fallback::{Required, Value, Words};
 use Kind::{
     Address, Boolean, Decimal, Duration, DurationOr, Number, Numbers, Secret, SecretTable, Secrets, Size, SomeTime,
-    StoreUrl, Text, Texts, TransportUrl, Word,
+    StoreUrl, Text, TextTable, Texts, TransportUrl, Word,
 };
 
 /// Sections that may stand several times, as an array of tables.
@@ -409,6 +411,30 @@ pub(crate) const KEYS: &[Key] = &[
         SecretTable,
         Words("none"),
         "properties of librdkafka that have no key here: names and values, or where a value is",
+    ),
+    live(
+        "route.destination.map",
+        TextTable,
+        Words("none"),
+        "under which topic messages of a type are published: type names, and a topic for each",
+    ),
+    live(
+        "route.destination.naming",
+        Word(&["type-name", "kebab", "snake"]),
+        Value("\"type-name\""),
+        "how a topic is made of a type name where a message was enqueued under just that",
+    ),
+    live(
+        "route.destination.fallback",
+        Text,
+        Words("the naming convention"),
+        "one topic for everything that is not mapped and was enqueued under no topic of its own",
+    ),
+    live(
+        "route.destination.prefix",
+        Text,
+        Words("none"),
+        "what topics begin with that come from the convention or the fallback",
     ),
 ];
 

@@ -19,6 +19,7 @@
 
 mod admin;
 pub(crate) mod capture;
+mod destination;
 mod http;
 pub(crate) mod kafka;
 pub(crate) mod keys;

@@ -128,9 +128,15 @@ impl Override {
             (Some(Kind::Secret | Kind::Secrets), [place]) => {
                 DeValue::Table(DeTable::from_iter([(spanned(at, place), Spanned::new(at..at, self.text()))]))
             }
-            (Some(Kind::SecretTable), [header]) => {
-                let headers = inner(table, key, at)?;
-                headers.insert(spanned(at, &header.replace('_', "-")), Spanned::new(at..at, self.text()));
+            (Some(Kind::SecretTable | Kind::TextTable), [name]) => {
+                // What an environment variable cannot be called: a header, or a property of librdkafka.
+                let name = match key.as_str() {
+                    "headers" => name.replace('_', "-"),
+                    "properties" => name.replace('_', "."),
+                    _ => name.clone(),
+                };
+                let entries = inner(table, key, at)?;
+                entries.insert(spanned(at, &name), Spanned::new(at..at, self.text()));
                 return Ok(());
             }
             (Some(_), _) => return Err(format!("`{path}` is a value and has no keys of its own")),

@@ -9,10 +9,12 @@ use postrider::{
         topic::{TopicPattern, check_name},
     },
     relay::OnDead,
+    routing::Topics,
 };
 use toml::de::DeValue;
 
 use super::{
+    destination,
     http::{self, HttpConfig},
     kafka::{self, KafkaConfig},
     nats::{self, NatsConfig},
@@ -50,6 +52,8 @@ pub(crate) struct RouteConfig {
     pub(crate) breaker_first: Duration,
     pub(crate) breaker_max: Duration,
     pub(crate) retry: RetryPolicy,
+    /// `[route.destination]`, if it has rules.
+    pub(crate) destination: Option<Topics>,
     /// `[route.http]`, if the transport is a webhook.
     pub(crate) http: Option<HttpConfig>,
     /// `[route.nats]`, if the transport is NATS.
@@ -137,6 +141,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         breaker_first: section.duration_or_default("breaker_first"),
         breaker_max: section.duration_or_default("breaker_max"),
         retry: retry::read(section),
+        destination: destination::read(section),
         http,
         nats,
         redis,

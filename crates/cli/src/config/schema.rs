@@ -87,6 +87,7 @@ fn shape(kind: &Kind) -> Value {
         Kind::Secret => secret(),
         Kind::Secrets => one_or_more(&secret()),
         Kind::SecretTable => json!({ "type": "object", "additionalProperties": secret() }),
+        Kind::TextTable => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
     }
 }
 

@@ -23,6 +23,18 @@ pub(super) fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     }
 }
 
+/// Names, and a text for each.
+pub(super) fn text_table(value: &DeValue<'_>) -> Result<Vec<(String, String)>, String> {
+    let DeValue::Table(table) = value else {
+        return Err("must be a table: names, and a text for each".to_owned());
+    };
+    let entry = |name: &str, value: &DeValue<'_>| match text(value) {
+        Ok(text) => Ok((name.to_owned(), text)),
+        Err(what) => Err(format!("`{}` {what}", name.escape_debug())),
+    };
+    table.iter().map(|(name, value)| entry(name.get_ref(), value.get_ref())).collect()
+}
+
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
     match value {
         DeValue::Boolean(on) => Ok(*on),

@@ -98,6 +98,10 @@ pub(super) fn open_route(config: &RouteConfig, telemetry: &Telemetry) -> Outcome
         .settle(config.settle_every, config.settle_after)
         .poll(config.poll_min, config.poll_max)
         .breaker(config.breaker_first, config.breaker_max);
+    let route = match &config.destination {
+        Some(topics) => route.router(topics.clone()),
+        None => route,
+    };
     Ok(match config.rate {
         Some(rate) => route.rate(rate),
         None => route,

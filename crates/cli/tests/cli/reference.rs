@@ -65,6 +65,7 @@ fn configuration() {
         ("[telemetry]", &top["telemetry"]),
         ("[[route]]", route),
         ("[route.retry]", &route["properties"]["retry"]),
+        ("[route.destination]", &route["properties"]["destination"]),
         ("[route.http]", &route["properties"]["http"]),
         ("[route.nats]", &route["properties"]["nats"]),
         ("[route.redis]", &route["properties"]["redis"]),
@@ -111,6 +112,7 @@ fn takes(shape: &Value) -> String {
         ("array", _) => "a list of such".to_owned(),
         ("boolean", _) => "true or false".to_owned(),
         ("number", _) => "a number".to_owned(),
+        ("object", _) if shape["additionalProperties"]["type"] == "string" => "names, and a text for each".to_owned(),
         ("object", _) => "names, and a secret for each".to_owned(),
         (other, _) => other.to_owned(),
     }

@@ -12,7 +12,10 @@ use postrider_core::{
     transport::Publisher,
 };
 
-use crate::handler::{Handler, IntoOutcome};
+use crate::{
+    handler::{Handler, IntoOutcome},
+    routing::{Redirect, Router},
+};
 
 use super::{
     lane::{LaneOptions, OnDead},
@@ -193,6 +196,13 @@ impl Route {
     /// Records of one read. Default 1000.
     pub fn page(mut self, records: u32) -> Self {
         self.page_records_max = records;
+        self
+    }
+
+    /// Publishes under other topics than messages were enqueued under, as [rules](crate::routing::Topics) or a function say.
+    /// Which messages the route carries is decided by the topics of the log all the same. Default: as enqueued.
+    pub fn router(mut self, router: impl Router + 'static) -> Self {
+        self.publisher = Arc::new(Redirect::new(self.publisher, Arc::new(router)));
         self
     }
 

@@ -102,7 +102,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, kafka, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry
+  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, kafka, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry, destination
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -243,6 +243,24 @@ fn a_route_to_kafka_that_is_wrong_is_told_so_with_its_line() {
         assert!(told.contains(line), "{line}\n--- in ---\n{told}");
     }
     assert!(!told.contains("canary"), "{told}");
+}
+
+#[test]
+fn a_route_can_publish_under_other_topics() {
+    let rules =
+        "[route.destination]\nmap = { \"order.placed\" = \"orders\" }\nnaming = \"kebab\"\nprefix = \"shop.\"\n";
+    let config = parsed(&format!("{SMALLEST}{rules}")).unwrap();
+    let topics = config.routes[0].destination.as_ref().unwrap();
+    assert_eq!(topics.of("order.placed", "order.placed"), "orders");
+    assert_eq!(topics.of("order.paid", "order.paid"), "shop.order-paid");
+    assert_eq!(parsed(SMALLEST).unwrap().routes[0].destination, None);
+    let told =
+        problems(&format!("{SMALLEST}[route.destination]\nmap = {{ a = 1 }}\nnamning = \"kebab\"\nprefix = \"a b\"\n"));
+    for line in
+        ["`route.destination.map` `a` must be a text", "did you mean `naming`?", "`route.destination` the prefix"]
+    {
+        assert!(told.contains(line), "{line}\n--- in ---\n{told}");
+    }
 }
 
 #[test]

@@ -1,15 +1,21 @@
-//! Which topic a message is enqueued under, where its type does not say: explicit mappings, naming conventions, a default.
+//! Which topic a message goes under, where its type does not say: explicit mappings, naming conventions, a default.
 //!
 //! Topics decide which routes carry a message, and transports make subjects, streams and Kafka topics of them. A message type
 //! may say its own ([`Message::topic`](crate::Message::topic)). Where topics are rather a matter of the whole application, an
-//! [`Outbox`](crate::Outbox) is given a [`Router`]: [`Topics`], which is rules, or a function of one's own. What a single call
-//! says ([`Enqueue::topic`](crate::Enqueue::topic)) goes before all of it.
+//! [`Outbox`](crate::Outbox::with_router) is given a [`Router`]: [`Topics`], which is rules, or a function of one's own. What a
+//! single call says ([`Enqueue::topic`](crate::Enqueue::topic)) goes before all of it. Where one destination has names of its
+//! own, its [`Route`](crate::Route::router) is given one instead: the log keeps the topics, and only that destination sees
+//! others.
 //!
 //! Conventions are about the *logical* name of a message type, never about the Rust type: renaming a type moves nothing.
+
+mod redirect;
 
 use std::collections::BTreeMap;
 
 use postrider_core::{Error, Result, topic::check_name};
+
+pub(crate) use redirect::Redirect;
 
 /// What a router knows of a message.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +29,7 @@ pub struct About<'a> {
     pub key: Option<&'a str>,
 }
 
-/// Decides on topic and ordering key of every message of an outbox.
+/// Decides on topic and ordering key of every message of an outbox, or on the topics of a route's destination.
 ///
 /// A function from [`About`] to a topic is one:
 ///
@@ -37,7 +43,8 @@ pub trait Router: Send + Sync {
     /// The topic. `None`: what the message says itself.
     fn topic(&self, about: &About<'_>) -> Option<String>;
 
-    /// The ordering key. `None`: what the message says itself, also if that is none.
+    /// The ordering key. `None`: what the message says itself, also if that is none. Asked for when a message is enqueued;
+    /// on its way to a destination its key is what it is.
     fn key(&self, about: &About<'_>) -> Option<String> {
         let _ = about;
         None
