@@ -36,6 +36,10 @@ const SELECTION_PATIENCE: Duration = Duration::from_secs(10);
 /// default, because that limit can be lowered while transactions are open.
 const OVERLAP: Duration = Duration::from_mins(10);
 
+/// A cursor that is further behind than this is moved although nothing was read, so that the server still remembers where it
+/// is.
+const IDLE_SECONDS: u64 = 30;
+
 /// Options of a store. Made by [`MongoStore::builder`].
 #[derive(Clone)]
 #[must_use]
@@ -48,6 +52,7 @@ pub struct Builder {
     overlap: Duration,
     plant: Plant,
     forget_every: u32,
+    idle_seconds: u64,
 }
 
 impl Builder {
@@ -61,6 +66,7 @@ impl Builder {
             overlap: OVERLAP,
             plant: Plant::None,
             forget_every: 0,
+            idle_seconds: IDLE_SECONDS,
         }
     }
 
@@ -111,6 +117,13 @@ impl Builder {
         self
     }
 
+    /// Moves a cursor that has nothing to read after so many seconds, for a test that has no time to wait.
+    #[cfg(feature = "planted")]
+    pub fn idle_seconds(mut self, seconds: u64) -> Self {
+        self.idle_seconds = seconds;
+        self
+    }
+
     /// Whether the options can be right, as far as that shows without a server.
     ///
     /// # Errors
@@ -152,6 +165,7 @@ impl Builder {
             overlap: if self.plant == Plant::NoOverlap { Duration::ZERO } else { self.overlap },
             plant: self.plant,
             forget_every: self.forget_every,
+            idle_seconds: self.idle_seconds,
             reads: AtomicU32::new(0),
             recoveries: AtomicU64::new(0),
             waker: Waker::new(),

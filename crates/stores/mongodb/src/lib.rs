@@ -106,6 +106,7 @@ struct Inner {
     overlap: Duration,
     plant: Plant,
     forget_every: u32,
+    idle_seconds: u64,
     reads: AtomicU32,
     recoveries: AtomicU64,
     waker: Waker,

@@ -47,10 +47,6 @@ const BATCH_MAX: usize = 5_000;
 /// Records of one answer at least, if there are so many.
 const BATCH_MIN: usize = 100;
 
-/// A cursor that is further behind than this is moved although nothing was read, so that the server still remembers where it
-/// is. In seconds.
-const IDLE_SECONDS: u64 = 30;
-
 /// How often one read finds its history lost before it returns what it has.
 const LOSSES_MAX: u32 = 2;
 
@@ -60,7 +56,6 @@ const ANSWER_BYTES: usize = 8 << 20;
 /// Reads on behind `after`.
 pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
-    let now = db.now().await?;
     let replay = lease.reader.replay.as_ref().map(|_| Arc::clone(&lease.lane.route));
     if replay.is_some() {
         fence(&mut db, lease).await?;
@@ -68,7 +63,7 @@ pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, lim
     let mut reading = Reading {
         store,
         selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
-        gathered: Gathered::new(limit, replay.clone(), now),
+        gathered: Gathered::new(limit, replay.clone()),
         at: after.clone(),
         scanned: 0,
         losses: 0,
@@ -149,6 +144,9 @@ impl Reading<'_> {
         };
         let answer = db.ask(command).await?;
         let documents = crate::db::batch(answer, "firstBatch")?.0;
+        if self.gathered.needs_clock(documents.iter()) {
+            self.gathered.set_clock(db.now().await?);
+        }
         let mut cut = documents.len() >= batch;
         let mut bytes = 0;
         for document in documents {
@@ -182,6 +180,9 @@ impl Reading<'_> {
                 return Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On });
             }
         };
+        if self.gathered.needs_clock(events.events.iter().map(|event| &event.document)) {
+            self.gathered.set_clock(db.now().await?);
+        }
         for index in 0..events.events.len() {
             let here = events.position(index);
             let document = std::mem::take(&mut events.events[index].document);
@@ -194,7 +195,7 @@ impl Reading<'_> {
         }
         if events.events.is_empty()
             && let Some(idle) = events.idle()
-            && idle.horizon() > self.at.horizon().saturating_add(seconds(IDLE_SECONDS))
+            && idle.horizon() > self.at.horizon().saturating_add(seconds(self.store.0.idle_seconds))
         {
             self.at = idle;
         }

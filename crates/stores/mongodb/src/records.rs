@@ -115,17 +115,25 @@ pub(crate) fn envelope(mut document: Document) -> Envelope {
 pub(crate) struct Gathered {
     limit: PageLimit,
     replay: Option<Arc<str>>,
-    now: Timestamp,
+    now: Option<Timestamp>,
     records: Vec<Record>,
     positions: Vec<Position>,
     weight: usize,
 }
 
 impl Gathered {
-    /// `now` is the instant by the store's clock.
-    pub(crate) fn new(limit: PageLimit, replay: Option<Arc<str>>, now: Timestamp) -> Self {
+    pub(crate) fn new(limit: PageLimit, replay: Option<Arc<str>>) -> Self {
         let limit = PageLimit { records: limit.records.max(1), ..limit };
-        Self { limit, replay, now, records: Vec::new(), positions: Vec::new(), weight: 0 }
+        Self { limit, replay, now: None, records: Vec::new(), positions: Vec::new(), weight: 0 }
+    }
+
+    /// Whether the instant by the store's clock has to be known for these, and is not: most messages do not wait for one.
+    pub(crate) fn needs_clock<'d>(&self, mut documents: impl Iterator<Item = &'d Document>) -> bool {
+        self.now.is_none() && documents.any(|d| d.contains_key("deliver_at") || d.contains_key("expires_at"))
+    }
+
+    pub(crate) fn set_clock(&mut self, now: Timestamp) {
+        self.now = Some(now);
     }
 
     /// How many more records it takes, as far as their number goes.
@@ -156,6 +164,8 @@ impl Gathered {
             headers: headers(document.remove("headers")),
             payload: bytes(document.remove("payload")).unwrap_or_default(),
         };
+        let now = self.now;
+        let left = |at: Timestamp| now.map_or(Duration::ZERO, |now| at.since(now));
         let weight = envelope.weight();
         if self.weight + weight > self.limit.bytes && !self.records.is_empty() {
             return false;
@@ -165,8 +175,8 @@ impl Gathered {
         self.records.push(Record {
             key: chosen.hash,
             enqueued_at: chosen.enqueued_at,
-            wait: deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
-            expires_in: expires_at.map(|at| at.since(self.now)),
+            wait: deliver_at.map_or(Duration::ZERO, left),
+            expires_in: expires_at.map(left),
             replay: self.replay.clone(),
             number: at(&document),
             envelope,

@@ -123,8 +123,8 @@ fn event(mut event: Document) -> Work<Event> {
 fn ended(how: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the collection of the log was dropped or renamed; what it held is not here any more. Put it back, or accept the \
-         loss with `postrider route rebase`",
+        "the collection of the log was dropped or renamed, and what it held is not here any more; put it back, or accept \
+         the loss with `postrider route rebase`",
     )
     .with("event", how)
 }

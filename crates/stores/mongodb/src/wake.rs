@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use mongodb::bson::{Document, doc};
+use mongodb::{
+    bson::{Document, doc},
+    options::{ReadConcern, ReadPreference, SelectionCriteria},
+};
 use tokio::sync::watch;
 
 use crate::{Inner, MongoStore};
@@ -105,7 +108,13 @@ impl Stream {
             doc! { "$match": { "operationType": "insert" } },
             doc! { "$project": { "_id": 1, "operationType": 1, "ns": 1 } },
         ];
-        let opened = log.watch().pipeline(inserts).max_await_time(WATCH_STEP).await?;
+        let opened = log
+            .watch()
+            .pipeline(inserts)
+            .max_await_time(WATCH_STEP)
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .await?;
         let mut stream = opened.with_type::<Document>();
         drop(store);
         self.waker.wake();

@@ -153,7 +153,8 @@ async fn commit(session: &mut ClientSession, deadline: Instant) -> Result<(), Fa
         let wait = pause(commits);
         if Instant::now() + wait > deadline {
             let what = "it is not known whether the transaction was committed: its answer never came";
-            return Err(Error::new(ErrorKind::Unavailable, what).caused_by(error.kind.to_string()).into());
+            // Deliberately not transient: another run could do it twice.
+            return Err(Error::new(ErrorKind::Unavailable, what).permanent().caused_by(error.kind.to_string()).into());
         }
         tokio::time::sleep(wait).await;
         commits += 1;
@@ -191,7 +192,9 @@ impl Failure {
     /// Whether the server has ended the transaction because it met another one, or lost its primary.
     fn is_curable(&self) -> bool {
         match self {
-            Self::Store(error) => error.kind() == ErrorKind::Conflict,
+            Self::Store(error) => {
+                error.is_transient() && matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unavailable)
+            }
             Self::Driver(error) => error.contains_label(TRANSIENT_TRANSACTION_ERROR),
             Self::Application(_) => false,
         }

@@ -3,14 +3,9 @@
 
 mod support;
 
-use std::{
-    net::TcpListener,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use mongodb::{Client, bson::doc};
+use mongodb::bson::doc;
 use postrider_core::{
     ErrorKind,
     admin::StoreAdmin,
@@ -21,78 +16,13 @@ use postrider_core::{
 };
 use postrider_store_mongodb::MongoStore;
 use postrider_testkit::store::{Fixture, OpenTransaction};
-use support::{Place, node, program, spec};
+use support::{
+    Place, node,
+    servers::{PATIENCE, Server},
+    spec,
+};
 
 const HOUR: Duration = Duration::from_hours(1);
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A server that ends with the test.
-struct Server {
-    child: Child,
-    dir: PathBuf,
-    port: u16,
-}
-
-impl Server {
-    async fn start(options: &[&str]) -> Self {
-        let dir = std::env::temp_dir().join(format!("postrider-mongod-{}", uuid::Uuid::now_v7().simple()));
-        std::fs::create_dir_all(dir.join("data")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program())
-            .args(["--dbpath", "data", "--bind_ip", "127.0.0.1", "--port", &port.to_string(), "--nounixsocket"])
-            .args(["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "diagnosticDataCollectionEnabled=false"])
-            .args(options)
-            .current_dir(&dir)
-            .stdin(Stdio::null())
-            .stdout(std::fs::File::create(dir.join("log")).unwrap())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let server = Self { child, dir, port };
-        server.until(|hello| hello.contains_key("maxWireVersion")).await;
-        server
-    }
-
-    /// One that is a replica set of itself.
-    async fn replica_set(options: &[&str]) -> Self {
-        let server = Self::start(&[&["--replSet", "rs0"], options].concat()).await;
-        let host = format!("127.0.0.1:{}", server.port);
-        let config = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": host }] };
-        let direct = server.direct().await;
-        direct.database("admin").run_command(doc! { "replSetInitiate": config }).await.unwrap();
-        server.until(|hello| hello.get_bool("isWritablePrimary").unwrap_or(false)).await;
-        server
-    }
-
-    async fn direct(&self) -> Client {
-        Client::with_uri_str(format!("mongodb://127.0.0.1:{}/?directConnection=true", self.port)).await.unwrap()
-    }
-
-    async fn until(&self, is_so: impl Fn(&mongodb::bson::Document) -> bool) {
-        let client = self.direct().await;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
-            if hello.is_ok_and(|hello| is_so(&hello)) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "the server has not begun; its log is in {}", self.dir.display());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("mongodb://127.0.0.1:{}/shop", self.port)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standalone_server_is_refused_with_what_to_do() {
@@ -154,4 +84,42 @@ async fn a_forgotten_history_costs_a_scan_and_never_a_message() {
     let page = store.read(&lease, &page.end, limit).await.unwrap();
     let found: Vec<&str> = page.records.iter().map(|record| &*record.envelope.name).collect();
     assert_eq!(found, ["after"], "and the stream goes on");
+}
+
+/// A lane that nothing is for moves along with the server's history, and never has to be read anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_lane_is_not_forgotten() {
+    let server = Server::replica_set(&["--oplogSize", "1", "--syncdelay", "1"]).await;
+    let place = Place::with(&server.url(), |builder| builder.idle_seconds(0)).await;
+    let store = place.store();
+    let owner = node("r", HOUR);
+    store.register(&owner, &[spec("r"), spec("asleep")]).await.unwrap();
+    let lease = async |route: &str| {
+        let lane = LaneId { route: route.into(), number: 0 };
+        store.acquire(&lane, &owner).await.unwrap().unwrap()
+    };
+    let (awake, asleep) = (lease("r").await, lease("asleep").await);
+    let limit = PageLimit { records: 1_000, bytes: 1 << 30 };
+    let mut cursor = store.resume(&awake).await.unwrap().cursor;
+    let noise = place.client.database("noise").collection("noise");
+    let deadline = Instant::now() + PATIENCE;
+    // Until the server has forgotten where both have begun.
+    loop {
+        let documents: Vec<_> = (0..5).map(|_| doc! { "x": "x".repeat(100_000) }).collect();
+        noise.insert_many(documents).await.unwrap();
+        let page = store.read(&awake, &cursor, limit).await.unwrap();
+        assert!(page.records.is_empty());
+        cursor = page.end;
+        assert_eq!(store.recoveries(), 0, "the lane that reads is remembered");
+        let begun = store.resume(&asleep).await.unwrap().cursor;
+        store.read(&asleep, &begun, limit).await.unwrap();
+        if store.recoveries() > 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the server remembers everything");
+    }
+    let before = store.recoveries();
+    place.commit(vec![Envelope::new("t", "n", "{}")]).await;
+    let page = store.read(&awake, &cursor, limit).await.unwrap();
+    assert_eq!((page.records.len(), store.recoveries()), (1, before));
 }

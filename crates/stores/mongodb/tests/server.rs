@@ -242,7 +242,7 @@ async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
         "data": {
             "failCommands": ["commitTransaction"],
             "appName": name,
-            "writeConcernError": { "code": 91, "errmsg": "shutting down" },
+            "writeConcernError": { "code": 64, "errmsg": "waited too long for the others" },
         },
     };
     client.database("admin").run_command(fail).await.unwrap();

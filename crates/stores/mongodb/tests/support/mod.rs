@@ -1,6 +1,8 @@
 //! A store with a database of its own on a real replica set, and an application beside it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod servers;
+
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},

@@ -13,12 +13,18 @@ mod relay;
 mod world;
 mod writer;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use postrider_store_mongodb::planted::Plant;
 use postrider_testkit::checker::Verdict;
 
-use crate::world::World;
+use crate::{support::servers::ReplicaSet, world::World};
 
 /// One torture at a time: a second one would only slow down the first.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -60,8 +66,47 @@ async fn every_planted_mistake_is_caught() {
     }
 }
 
+/// On a set of three members: the primary steps down or is killed again and again while everybody works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fail_overs_under_load_lose_nothing() {
+    let _alone = ALONE.lock().await;
+    let seconds = setting("POSTRIDER_TORTURE_SECONDS", 12);
+    let seed = setting("POSTRIDER_TORTURE_SEED", 1);
+    let mut set = ReplicaSet::start().await;
+    let world = World::on(&set.url(), Plant::None, Duration::from_secs(seconds), 30).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let faults = tokio::spawn({
+        let over = Arc::clone(&over);
+        async move {
+            let mut faults = 0;
+            while !over.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1_000)).await;
+                if faults % 2 == 0 {
+                    set.step_down().await
+                } else {
+                    set.kill_primary().await
+                }
+                faults += 1;
+            }
+            // The set stays until everything is read.
+            (set, faults)
+        }
+    });
+    let verdict = torture_until(&world, seed, &over).await;
+    let (_set, faults) = faults.await.unwrap();
+    let (takes, fenced, recoveries, purged) = world.counts();
+    println!("{faults} fail-overs, {takes} takes, {fenced} fenced, {recoveries} scans, {purged} purged, {verdict:?}");
+    assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
+    assert!(verdict.committed > 100 && faults > 1, "{faults} fail-overs, {verdict:?}");
+}
+
 /// Writes for as long as the world says, reads to the end, and judges.
 async fn torture(world: &World, seed: u64) -> Verdict {
+    torture_until(world, seed, &AtomicBool::new(false)).await
+}
+
+/// As [`torture`], and says when everything is written.
+async fn torture_until(world: &World, seed: u64, over: &AtomicBool) -> Verdict {
     let deadline = Instant::now() + world.time;
     let writers = (0..world::WRITERS).map(|i| tokio::spawn(writer::run(world.clone(), seed * 1_000 + i, deadline)));
     let writers: Vec<_> = writers.collect();
@@ -71,6 +116,7 @@ async fn torture(world: &World, seed: u64) -> Verdict {
         writer.await.unwrap();
     }
     world.all_is_written();
+    over.store(true, Ordering::SeqCst);
     for relay in relays {
         relay.await.unwrap();
     }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use postrider_core::{
+    Result,
     lease::{LaneId, Node},
     log::{Log, PageLimit, Retention, Settlement},
 };
@@ -23,6 +24,17 @@ const PAGES: [u32; 3] = [7, 37, 1_000];
 
 const LEASE: Duration = Duration::from_millis(500);
 
+/// What was answered. `None`: the set has lost its primary, and whoever asked drops everything.
+fn lasts<T>(answer: Result<T>) -> Option<T> {
+    match answer {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            assert!(error.is_transient(), "{error:?}");
+            None
+        }
+    }
+}
+
 /// Takes the lane again and again. Ends when all is written and read.
 pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
@@ -30,10 +42,12 @@ pub(crate) async fn run(world: World, seed: u64) {
     let lane = LaneId { route: "r".into(), number: 0 };
     loop {
         let node = node("r", LEASE);
-        store.register(&node, &[spec("r")]).await.unwrap();
+        if lasts(store.register(&node, &[spec("r")]).await).is_none() {
+            continue;
+        }
         let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
         let over = own(&world, &store, &lane, &node, limit, &mut random).await == Some(true);
-        store.retire(node.id).await.unwrap();
+        lasts(store.retire(node.id).await);
         if over || world.is_read() {
             world.recoveries.fetch_add(store.recoveries(), Ordering::SeqCst);
             return;
@@ -50,7 +64,7 @@ async fn own(
     limit: PageLimit,
     random: &mut Random,
 ) -> Option<bool> {
-    let Some(lease) = store.acquire(lane, node).await.unwrap() else {
+    let Some(lease) = lasts(store.acquire(lane, node).await)? else {
         tokio::time::sleep(Duration::from_millis(5)).await;
         return None;
     };
@@ -60,11 +74,11 @@ async fn own(
     let (mut number, mut beaten) = (0, Instant::now());
     for _ in 0..20 + random.below(200) {
         if beaten.elapsed() > LEASE / 4 {
-            store.heartbeat(node).await.unwrap();
+            lasts(store.heartbeat(node).await)?;
             beaten = Instant::now();
         }
         let all_written = world.is_written();
-        let page = store.read(&lease, &cursor, limit).await.unwrap();
+        let page = lasts(store.read(&lease, &cursor, limit).await)?;
         world.arrive(page.records.iter().map(|record| record.envelope.id));
         if random.chance(5) {
             // Longer than the lease, and then on as if nothing had been.
@@ -83,7 +97,10 @@ async fn own(
                     world.fenced.fetch_add(1, Ordering::SeqCst);
                     return Some(false);
                 }
-                Err(error) => panic!("{error:?}"),
+                Err(error) => {
+                    lasts::<()>(Err(error));
+                    return Some(false);
+                }
             }
         }
         cursor = page.end;
@@ -102,8 +119,8 @@ pub(crate) async fn purge(world: World) {
     let store = world.store().await;
     // Ends when everything is read.
     while !world.is_read() {
-        let purged = store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap();
-        world.purged.fetch_add(purged, Ordering::SeqCst);
+        let purged = lasts(store.purge(Retention { keep: Some(Duration::ZERO) }).await);
+        world.purged.fetch_add(purged.unwrap_or(0), Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -58,7 +58,12 @@ impl std::ops::Deref for World {
 
 impl World {
     pub(crate) async fn new(plant: Plant, time: Duration, keys: u64) -> Self {
-        let place = Place::new().await;
+        Self::on(&url(), plant, time, keys).await
+    }
+
+    /// On another server than the usual one.
+    pub(crate) async fn on(url: &str, plant: Plant, time: Duration, keys: u64) -> Self {
+        let place = Place::on(url).await;
         let versions: Vec<Document> =
             (0..keys).map(|key| doc! { "_id": key.cast_signed(), "version": 0_i64 }).collect();
         place.collection("keys").insert_many(versions).await.unwrap();
@@ -84,8 +89,14 @@ impl World {
 impl Inner {
     /// One more process, so to speak, with connections of its own.
     pub(crate) async fn store(&self) -> MongoStore {
-        let builder = builder(&url(), &self.names).migrate(false).overlap(OVERLAP);
-        builder.plant(self.plant).forget_every(FORGET_EVERY).open().await.unwrap()
+        let builder = builder(&self.place.url, &self.names).migrate(false).overlap(OVERLAP).plant(self.plant);
+        // The set may be without a primary just now.
+        loop {
+            match builder.clone().forget_every(FORGET_EVERY).open().await {
+                Ok(store) => return store,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -18,7 +18,10 @@ pub(crate) async fn run(world: World, seed: u64, deadline: Instant) {
     let mut random = Random::new(seed);
     while Instant::now() < deadline {
         let mut session = world.client().start_session().await.unwrap();
-        session.start_transaction().await.unwrap();
+        // The set may be without a primary just now.
+        if session.start_transaction().await.is_err() {
+            continue;
+        }
         let mut messages = Vec::new();
         let wants = !random.chance(80);
         let done = work(&world, &mut session, &mut random, &mut messages).await;
@@ -45,7 +48,7 @@ async fn work(world: &World, session: &mut ClientSession, random: &mut Random, m
         }
         match session.append(&world.names, batch(envelopes)).await {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Conflict => return false,
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unavailable) => return false,
             Err(error) => panic!("{error:?}"),
         }
         if random.chance(300) {
