@@ -19,6 +19,8 @@ const STORES: &[(&str, &'static dyn StoreAdapter)] = &[
     ("sqlite", &adapter::sqlite::Adapter),
     ("postgres", &adapter::postgres::Adapter),
     ("mysql", &adapter::mysql::Adapter),
+    ("mongodb", &adapter::mongodb::Adapter("mongodb")),
+    ("mongodb+srv", &adapter::mongodb::Adapter("mongodb+srv")),
 ];
 
 /// The transports.
@@ -152,6 +154,8 @@ mod tests {
         assert_eq!(store("postgresql://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(store("mysql://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(store("mariadb://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
+        assert_eq!(store("mongodb://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
+        assert_eq!(store("mongodb+srv://h/d").map(|(_, rest)| rest), Ok("//h/d".to_owned()));
         assert_eq!(transport("file:a:b").map(|(_, rest)| rest), Ok("a:b".to_owned()));
         assert!(transport("stdout").is_ok() && transport("discard").is_ok());
     }
@@ -160,7 +164,7 @@ mod tests {
     fn unknown_schemes_name_the_known_ones() {
         assert_eq!(
             refused(store("oracle:x")),
-            "`oracle:` is not a store that is known here; known are sqlite, postgres, mysql"
+            "`oracle:` is not a store that is known here; known are sqlite, postgres, mysql, mongodb, mongodb+srv"
         );
         assert_eq!(
             refused(transport("pigeon")),
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_not_repeated() {
-        assert!(!refused(store("mongodb://user:secret@host/db")).contains("secret"));
+        assert!(!refused(store("oracle://user:secret@host/db")).contains("secret"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod discard;
 pub(crate) mod http;
 pub(crate) mod kafka;
+pub(crate) mod mongodb;
 pub(crate) mod mysql;
 pub(crate) mod nats;
 pub(crate) mod ndjson;

@@ -34,6 +34,8 @@ enum Store {
     Postgres,
     /// MariaDB or MySQL.
     Mysql,
+    /// A replica set.
+    Mongodb,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -60,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         Store::Sqlite => "\"sqlite:app.db\"",
         Store::Postgres => "\"postgres://postrider@localhost/app\"",
         Store::Mysql => "\"mysql://postrider@localhost/app\"",
+        Store::Mongodb => "\"mongodb://localhost/app\"",
     };
     let transport = match arguments.transport {
         Transport::Stdout => "\"stdout\"",

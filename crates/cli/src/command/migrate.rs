@@ -37,7 +37,7 @@ pub(crate) struct Look {
 
 #[derive(Args)]
 pub(crate) struct Up {
-    /// Makes a store although the schema has one under another table prefix (PostgreSQL, MySQL).
+    /// Makes a store although the schema has one under another table prefix (PostgreSQL, MySQL, MongoDB).
     #[arg(long)]
     new_store: bool,
     #[command(flatten)]

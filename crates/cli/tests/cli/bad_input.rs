@@ -65,7 +65,7 @@ fn a_bare_number_as_duration_or_size() {
 fn an_unknown_scheme() {
     wrong_config(
         &format!("[store]\nurl = \"oracle:x\"\n{ROUTE}"),
-        "  p.toml:2: `store.url` `oracle:` is not a store that is known here; known are sqlite, postgres, mysql",
+        "  p.toml:2: `store.url` `oracle:` is not a store that is known here; known are sqlite, postgres, mysql, mongodb, mongodb+srv",
     );
     wrong_config(
         &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"pigeon:localhost\"\n"),

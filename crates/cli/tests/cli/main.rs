@@ -12,6 +12,7 @@ mod configuration;
 mod daemon;
 mod demonstration;
 mod fleet;
+mod mongodb;
 mod monitoring;
 mod mysql;
 mod operators;

@@ -82,9 +82,9 @@ async fn fail_overs_under_load_lose_nothing() {
             while !over.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1_000)).await;
                 if faults % 2 == 0 {
-                    set.step_down().await
+                    set.step_down().await;
                 } else {
-                    set.kill_primary().await
+                    set.kill_primary().await;
                 }
                 faults += 1;
             }

@@ -1,0 +1,89 @@
+//! The binary on MongoDB, end to end: migrated, enqueued into, relayed, looked at.
+
+use postrider::mongodb::connect;
+use postrider_testkit::service;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Workplace, wait_until};
+
+/// A database that is dropped at the end.
+struct Database {
+    name: String,
+    server: String,
+}
+
+impl Database {
+    fn fresh(name: &str) -> Self {
+        let name = format!("test_cli_{name}_{}", std::process::id());
+        let database = Self { name, server: service::url("POSTRIDER_TEST_MONGODB") };
+        database.remove();
+        database
+    }
+
+    /// The same server, another database.
+    fn url(&self) -> String {
+        let (place, options) = self.server.split_once('?').unwrap_or((&self.server, ""));
+        let (server, _) = place.rsplit_once('/').expect("the URL names a database");
+        format!("{server}/{}?{options}", self.name)
+    }
+
+    fn remove(&self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = connect(&self.server).await.expect("connect to the test server");
+            client.database(&self.name).drop().await.expect("drop the database of the test");
+        });
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+#[test]
+fn the_binary_relays_from_mongodb() {
+    let (database, workplace) = (Database::fresh("relay"), Workplace::new());
+    let url = database.url();
+    let early = workplace.run(&["status", "--store", &url]);
+    assert!(early.code != 0 && early.stderr.contains("the collections are missing"), "{early:?}");
+    let up = workplace.run(&["migrate", "up", "--store", &url]);
+    assert!(up.code == 0 && up.stdout.contains("0001 begin"), "{up:?}");
+    let enqueue = |name: &str| {
+        let enqueued = workplace.run_with_input(
+            &["enqueue", "--store", &url, "--topic", "orders", "--name", name, "--key", "a", "--payload", "{}"],
+            b"",
+        );
+        assert_eq!(enqueued.code, 0, "{enqueued:?}");
+    };
+    enqueue("order.placed");
+    let config = format!("[store]\nurl = \"{url}\"\n[[route]]\nname = \"all\"\ntransport = \"file:arrivals.ndjson\"\n");
+    let mut daemon = workplace.daemon("run", &config);
+    wait_until("it has arrived", || workplace.arrivals("arrivals.ndjson").len() == 1);
+    enqueue("order.paid");
+    wait_until("the other has arrived", || workplace.arrivals("arrivals.ndjson").len() == 2);
+    wait_until("nothing is pending", || {
+        let status: Value = workplace.status_of(&url);
+        status["routes"][0]["pending"] == 0
+    });
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    let migrated = workplace.run(&["migrate", "status", "--store", &url]);
+    assert!(migrated.code == 0 && migrated.stdout.contains("applied at"), "{migrated:?}");
+    let script = workplace.run(&["migrate", "sql", "--store", &url]);
+    assert!(script.code == 0 && script.stdout.contains("postrider_log"), "{script:?}");
+}
+
+#[test]
+fn what_is_mistyped_makes_no_second_store_of_mongodb() {
+    let (database, workplace) = (Database::fresh("prefix"), Workplace::new());
+    let url = database.url();
+    assert_eq!(workplace.run(&["migrate", "up", "--store", &url]).code, 0);
+    let other = workplace.run(&["migrate", "up", "--store", &url, "--table-prefix", "postrdier_"]);
+    assert!(other.code != 0 && other.stderr.contains("`postrider_`"), "{other:?}");
+    let nowhere = workplace.run(&["status", "--store", "mongodb://me:canary@127.0.0.1:1"]);
+    assert!(nowhere.code != 0 && nowhere.stderr.contains("which database"), "{nowhere:?}");
+    assert!(!nowhere.stderr.contains("canary"), "{nowhere:?}");
+}
