@@ -17,6 +17,7 @@ use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
     Inner, MongoStore,
+    ahead::Ahead,
     db::Db,
     dialect::{Mongo, PREFIX},
     error::{Work, from_mongo},
@@ -166,6 +167,7 @@ impl Builder {
             plant: self.plant,
             forget_every: self.forget_every,
             idle_seconds: self.idle_seconds,
+            ahead: Ahead::default(),
             reads: AtomicU32::new(0),
             recoveries: AtomicU64::new(0),
             waker: Waker::new(),

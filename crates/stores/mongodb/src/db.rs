@@ -245,8 +245,24 @@ impl Db {
         filter: Document,
         change: impl Into<Bson>,
     ) -> Work<Option<Document>> {
+        self.find_and_modify(collection, Update::one(filter, change)).await
+    }
+
+    /// As [`Self::find_and_update`], and makes the document where there is none.
+    pub(crate) async fn find_and_upsert(
+        &mut self,
+        collection: &str,
+        filter: Document,
+        change: impl Into<Bson>,
+    ) -> Work<Document> {
+        let found = self.find_and_modify(collection, Update::one(filter, change).or_insert()).await?;
+        Ok(found.ok_or_else(|| corrupt("a document that was just written is not there"))?)
+    }
+
+    async fn find_and_modify(&mut self, collection: &str, update: Update) -> Work<Option<Document>> {
+        let Update { filter, change, upsert, .. } = update;
         let name = self.names.name(collection);
-        let command = doc! { "findAndModify": name, "query": filter, "update": change.into(), "new": true };
+        let command = doc! { "findAndModify": name, "query": filter, "update": change, "new": true, "upsert": upsert };
         let mut answer = self.run(command, Access::Write).await?;
         Ok(match answer.remove("value") {
             Some(Bson::Document(document)) => Some(document),

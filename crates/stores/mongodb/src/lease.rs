@@ -90,12 +90,13 @@ pub(crate) async fn drop_lanes(db: &mut Db, route: &str) -> Work<()> {
 
 /// Not one transaction: an owner that settles all the time would make it start over and over. Who is there and who owns what
 /// is then looked at in one state.
-pub(crate) async fn heartbeat(db: &mut Db, node: &Node) -> Work<()> {
-    see(db, node).await?;
-    let until = doc! { "$add": [server_now(), life(node)] };
-    let extend = vec![doc! { "$set": { "expires_at": until } }];
+///
+/// Answers when it was, by the server's clock: the instant by which the look tells who is live, however long it takes.
+pub(crate) async fn heartbeat(db: &mut Db, node: &Node) -> Work<Timestamp> {
+    let now = see(db, node).await?;
+    let extend = doc! { "$set": { "expires_at": now.as_micros().saturating_add(life(node)) } };
     db.update("lane", Update::many(doc! { "owner": uuid(node.id.0) }, extend)).await?;
-    Ok(())
+    Ok(now)
 }
 
 pub(crate) async fn forget_dead(db: &mut Db) -> Work<()> {
@@ -104,7 +105,7 @@ pub(crate) async fn forget_dead(db: &mut Db) -> Work<()> {
     Ok(())
 }
 
-async fn see(db: &mut Db, node: &Node) -> Work<()> {
+async fn see(db: &mut Db, node: &Node) -> Work<Timestamp> {
     let routes: Vec<Bson> = node.routes.iter().map(|route| Bson::from(&**route)).collect();
     let literal = |value: Bson| doc! { "$literal": value };
     // A pipeline, for the clock; so every text is said to be one, and not an expression.
@@ -116,9 +117,8 @@ async fn see(db: &mut Db, node: &Node) -> Work<()> {
         "seen_at": server_now(),
         "leaving": { "$ifNull": ["$leaving", false] },
     };
-    let change = vec![doc! { "$set": said }];
-    db.update("node", Update::one(doc! { "_id": uuid(node.id.0) }, change).or_insert()).await?;
-    Ok(())
+    let seen = db.find_and_upsert("node", doc! { "_id": uuid(node.id.0) }, vec![doc! { "$set": said }]).await?;
+    Ok(Timestamp::from_micros(long(&seen, "seen_at")?))
 }
 
 /// In microseconds, and not so long that the sum with an instant overflows.
@@ -129,9 +129,8 @@ fn life(node: &Node) -> i64 {
 /// Ten thousand years.
 const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
-/// In one state of the database, and whether a dead node is still listed.
-pub(crate) async fn roster(db: &mut Db, node: NodeId) -> Work<(Roster, bool)> {
-    let now = db.now().await?;
+/// In one state of the database, as of `now`, and whether a dead node is still listed.
+pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(Roster, bool)> {
     let mut roster = Roster::default();
     let mut dead = false;
     for found in db.find("node", Find::default().sort(doc! { "_id": 1 })).await? {

@@ -42,6 +42,7 @@ pub mod work;
 
 mod dialect;
 
+mod ahead;
 mod cursor;
 mod log;
 mod read;
@@ -82,18 +83,19 @@ use std::{
 use mongodb::Client;
 use postrider_core::{BoxFuture, Error, ErrorKind, Result};
 
+use crate::{
+    ahead::Ahead,
+    cursor::{Tick, seconds},
+    db::Db,
+    error::Work,
+    planted::Plant,
+};
 pub use crate::{
     config::{Builder, connect},
     dialect::{Mongo, PREFIX, PREFIX_BYTES_MAX},
     error::error,
     wake::Waker,
     work::UnitOfWork,
-};
-use crate::{
-    cursor::{Tick, seconds},
-    db::Db,
-    error::Work,
-    planted::Plant,
 };
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
@@ -107,6 +109,7 @@ struct Inner {
     plant: Plant,
     forget_every: u32,
     idle_seconds: u64,
+    ahead: Ahead,
     reads: AtomicU32,
     recoveries: AtomicU64,
     waker: Waker,

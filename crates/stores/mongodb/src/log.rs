@@ -74,8 +74,8 @@ impl Log for MongoStore {
         let (store, node) = (self.clone(), node.clone());
         self.run("heartbeat", async move {
             let mut db = store.alone().await?;
-            lease::heartbeat(&mut db, &node).await?;
-            let (roster, dead) = lease::roster(&mut store.look().await?, node.id).await?;
+            let now = lease::heartbeat(&mut db, &node).await?;
+            let (roster, dead) = lease::roster(&mut store.look().await?, node.id, now).await?;
             if dead {
                 lease::forget_dead(&mut db).await?;
             }

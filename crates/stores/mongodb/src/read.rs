@@ -18,15 +18,16 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 use postrider_core::{
     Error,
-    lease::Lease,
+    lease::{LaneId, Lease},
     log::{Page, PageLimit},
 };
 
 use crate::{
     MongoStore,
+    ahead::Rest,
     cursor::{Position, Tick, seconds, timestamp},
     db::Db,
     error::{Work, corrupt},
@@ -47,6 +48,9 @@ const BATCH_MAX: usize = 5_000;
 /// Records of one answer at least, if there are so many.
 const BATCH_MIN: usize = 100;
 
+/// Events that a stream is asked for, whatever the page's size; see [`crate::ahead`].
+const AHEAD_MAX: usize = 5_000;
+
 /// How often one read finds its history lost before it returns what it has.
 const LOSSES_MAX: u32 = 2;
 
@@ -62,6 +66,7 @@ pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, lim
     }
     let mut reading = Reading {
         store,
+        lane: &lease.lane,
         selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
         gathered: Gathered::new(limit, replay.clone()),
         at: after.clone(),
@@ -88,6 +93,7 @@ async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
 /// A read under way.
 struct Reading<'a> {
     store: &'a MongoStore,
+    lane: &'a LaneId,
     selection: Selection<'a>,
     gathered: Gathered,
     at: Position,
@@ -112,14 +118,17 @@ impl Reading<'_> {
     async fn fill(&mut self, db: &mut Db) -> Work<bool> {
         loop {
             let step = match self.at.clone() {
-                Position::Scan { until, at, lost } => self.scan(db, until, at, lost).await?,
-                Position::Stream { .. } => self.stream(db, self.at.clone()).await?,
+                Position::Scan { until, at, lost } => self.scan(db, until, at, lost).await,
+                Position::Stream { .. } => self.stream(db, self.at.clone()).await,
             };
             match step {
-                Step::Full => return Ok(true),
-                Step::End => return Ok(false),
-                Step::On if self.scanned >= SCAN_MAX => return Ok(true),
-                Step::On => {}
+                Ok(Step::Full) => return Ok(true),
+                Ok(Step::End) => return Ok(false),
+                Ok(Step::On) if self.scanned >= SCAN_MAX => return Ok(true),
+                Ok(Step::On) => {}
+                // What is read already is good; the next read begins with what went wrong.
+                Err(_) if self.scanned > 0 => return Ok(true),
+                Err(fault) => return Err(fault),
             }
         }
     }
@@ -154,9 +163,8 @@ impl Reading<'_> {
             if at <= self.at.bound() {
                 return Err(corrupt("the log is read in ascending order").into());
             }
-            let here = Position::Scan { until, at, lost };
             bytes += document.get_binary_generic("payload").map_or(0, Vec::len);
-            if !self.take(document, here) {
+            if self.take(document, Position::Scan { until, at, lost }).is_err() {
                 return Ok(Step::Full);
             }
         }
@@ -170,7 +178,12 @@ impl Reading<'_> {
     }
 
     async fn stream(&mut self, db: &mut Db, from: Position) -> Work<Step> {
-        let question = Question { from: from.onward(), events_max: self.batch(), late: None, after: None };
+        if let Some(rest) = self.store.0.ahead.take(self.lane, &from) {
+            // What is newer than the rest is asked for behind it.
+            return Ok(if self.take_all(db, rest).await? { Step::On } else { Step::Full });
+        }
+        let events_max = self.batch().max(AHEAD_MAX);
+        let question = Question { from: from.onward(), events_max, late: None, after: None };
         let mut events = match stream::ask(db, question).await? {
             Answer::Events(events) => events,
             Answer::Lost => {
@@ -180,20 +193,19 @@ impl Reading<'_> {
                 return Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On });
             }
         };
-        if self.gathered.needs_clock(events.events.iter().map(|event| &event.document)) {
-            self.gathered.set_clock(db.now().await?);
-        }
+        let mut rest = Rest::with_capacity(events.events.len());
         for index in 0..events.events.len() {
             let here = events.position(index);
-            let document = std::mem::take(&mut events.events[index].document);
-            if !self.take(document, here) {
-                return Ok(Step::Full);
-            }
+            rest.push_back((std::mem::take(&mut events.events[index].document), here));
+        }
+        let is_idle = rest.is_empty();
+        if !self.take_all(db, rest).await? {
+            return Ok(Step::Full);
         }
         if events.more {
             return Ok(Step::On);
         }
-        if events.events.is_empty()
+        if is_idle
             && let Some(idle) = events.idle()
             && idle.horizon() > self.at.horizon().saturating_add(seconds(self.store.0.idle_seconds))
         {
@@ -202,19 +214,35 @@ impl Reading<'_> {
         Ok(Step::End)
     }
 
-    /// Passes over a document, and takes it if it belongs to the lane. `false`: it does not fit, and is not passed.
-    fn take(&mut self, document: mongodb::bson::Document, here: Position) -> bool {
-        if self.scanned >= SCAN_MAX {
-            return false;
+    /// Passes over messages of the stream. `false`: not all of them; the others wait for the next read.
+    async fn take_all(&mut self, db: &mut Db, mut rest: Rest) -> Work<bool> {
+        if self.gathered.needs_clock(rest.iter().map(|(document, _)| document)) {
+            self.gathered.set_clock(db.now().await?);
         }
-        if let Some(chosen) = self.selection.choose(&document)
-            && !self.gathered.take(document, &chosen, &self.selection, || here.clone())
-        {
-            return false;
+        while let Some((document, here)) = rest.pop_front() {
+            if let Err(left) = self.take(document, here) {
+                rest.push_front(*left);
+                self.store.0.ahead.keep(self.lane, self.at.clone(), rest);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Passes over a message, and takes it if it belongs to the lane. If it does not fit, it is given back and not passed.
+    fn take(&mut self, document: Document, here: Position) -> Result<(), Box<(Document, Position)>> {
+        if self.scanned >= SCAN_MAX {
+            return Err(Box::new((document, here)));
+        }
+        if let Some(chosen) = self.selection.choose(&document) {
+            if !self.gathered.fits(&document) {
+                return Err(Box::new((document, here)));
+            }
+            self.gathered.take(document, &chosen, &self.selection, here.clone());
         }
         self.at = here;
         self.scanned += 1;
-        true
+        Ok(())
     }
 
     /// Goes on with a scan of the collection.

@@ -141,17 +141,25 @@ impl Gathered {
         self.limit.records as usize - self.records.len()
     }
 
-    /// Adds a record, behind which the lane is at `position`. `false`: it does not fit, and nothing is added.
+    /// Whether a document fits. The first one always does.
+    pub(crate) fn fits(&self, document: &Document) -> bool {
+        let length = |name| match document.get(name) {
+            Some(Bson::Binary(binary)) => binary.bytes.len(),
+            Some(Bson::String(text)) => text.len(),
+            _ => 0,
+        };
+        let weight = length("payload") + length("headers") + length("key") + size_of::<Envelope>();
+        self.room() > 0 && (self.records.is_empty() || self.weight + weight <= self.limit.bytes)
+    }
+
+    /// Adds a record that fits, behind which the lane is at `position`.
     pub(crate) fn take(
         &mut self,
         mut document: Document,
         chosen: &Chosen,
         selection: &Selection<'_>,
-        position: impl FnOnce() -> Position,
-    ) -> bool {
-        if self.room() == 0 {
-            return false;
-        }
+        position: Position,
+    ) {
         let (deliver_at, expires_at) = (instant(&document, "deliver_at"), instant(&document, "expires_at"));
         let envelope = Envelope {
             id: MessageId(chosen.id),
@@ -166,12 +174,8 @@ impl Gathered {
         };
         let now = self.now;
         let left = |at: Timestamp| now.map_or(Duration::ZERO, |now| at.since(now));
-        let weight = envelope.weight();
-        if self.weight + weight > self.limit.bytes && !self.records.is_empty() {
-            return false;
-        }
-        self.weight += weight;
-        self.positions.push(position());
+        self.weight += envelope.weight();
+        self.positions.push(position);
         self.records.push(Record {
             key: chosen.hash,
             enqueued_at: chosen.enqueued_at,
@@ -181,7 +185,6 @@ impl Gathered {
             number: at(&document),
             envelope,
         });
-        true
     }
 
     /// `after` is where the page was read from, `end` where it ends.

@@ -98,12 +98,20 @@ pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
     let full = documents.len() >= question.events_max;
     let mut bytes = 0;
     let mut events = Vec::with_capacity(documents.len());
+    let mut ended = false;
     for document in documents {
-        let event = event(document)?;
+        let event = match event(document) {
+            // What came before the end of the collection is delivered; whoever asks behind that is told.
+            Err(_) if !events.is_empty() => {
+                ended = true;
+                break;
+            }
+            event => event?,
+        };
         bytes += weight(&event.document);
         events.push(event);
     }
-    Ok(Answer::Events(Events { events, token, more: full || bytes > ANSWER_BYTES }))
+    Ok(Answer::Events(Events { events, token, more: full || ended || bytes > ANSWER_BYTES }))
 }
 
 fn event(mut event: Document) -> Work<Event> {

@@ -431,6 +431,7 @@ async fn a_dropped_or_renamed_log_stops_the_route_with_a_cause() {
         } else {
             place.collection("log").drop().await.unwrap();
         }
+        assert_eq!(names(&reader.page(10).await.0), ["two"], "what was committed before is delivered");
         let limit = PageLimit { records: 10, bytes: 1 << 20 };
         for _ in 0..2 {
             let stopped = store.read(&reader.lease, &reader.cursor, limit).await.unwrap_err();
