@@ -5,6 +5,7 @@
 //! loss. A client that has failed for good is put away, and the next publish makes a new one.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -83,11 +84,11 @@ impl Connection {
     pub(crate) async fn refused(
         &self,
         live: &Arc<Live>,
-        names: &BTreeSet<String>,
+        names: &BTreeSet<Cow<'_, str>>,
     ) -> Result<BTreeMap<String, Outcome>, Cause> {
-        let unknown: Vec<String> = match live.health().is_down() {
-            true => names.iter().cloned().collect(),
-            false => names.difference(&live.known()).cloned().collect(),
+        let unknown: Vec<String> = {
+            let (down, known) = (live.health().is_down(), live.known());
+            names.iter().filter(|name| down || !known.contains(&***name)).map(ToString::to_string).collect()
         };
         if unknown.is_empty() {
             return Ok(BTreeMap::new());

@@ -1,6 +1,7 @@
 //! The publisher: a batch is handed to the client at once, and each message is durable with its own acknowledgement.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
@@ -264,14 +265,16 @@ impl KafkaPublisher {
     /// # Errors
     /// Why nothing can be sent at all.
     async fn publish_fit(&self, batch: &[RecordRef], outcomes: &mut [Option<Outcome>]) -> Result<(), Cause> {
-        let names: BTreeSet<String> = open(outcomes).into_iter().map(|index| self.topic(&batch[index])).collect();
+        let names: BTreeSet<Cow<'_, str>> = open(outcomes).into_iter().map(|index| self.topic(&batch[index])).collect();
         if names.is_empty() {
             return Ok(());
         }
         let live = self.together.get()?;
         let refused = self.together.refused(&live, &names).await?;
-        for index in open(outcomes) {
-            outcomes[index] = refused.get(&self.topic(&batch[index])).cloned();
+        if !refused.is_empty() {
+            for index in open(outcomes) {
+                outcomes[index] = refused.get(&*self.topic(&batch[index])).cloned();
+            }
         }
         if let Some(transactions) = &self.transactions {
             return transactions.publish(self, &live, batch, outcomes).await;
@@ -358,10 +361,10 @@ impl KafkaPublisher {
             match code {
                 // The client repeats what may go better by itself, so this may have a reason that it does not tell.
                 Code::MessageTimedOut => {
-                    if !ailments.contains_key(&topic) {
-                        ailments.insert(topic.clone(), self.together.ailment(live, &topic).await);
+                    if !ailments.contains_key(&*topic) {
+                        ailments.insert(topic.to_string(), self.together.ailment(live, &topic).await);
                     }
-                    if let Some(Some(known)) = ailments.get(&topic) {
+                    if let Some(Some(known)) = ailments.get(&*topic) {
                         outcome = known.clone();
                     }
                 }
@@ -393,10 +396,11 @@ impl KafkaPublisher {
     }
 
     /// The Kafka topic of a record.
-    pub(crate) fn topic(&self, record: &Record) -> String {
+    pub(crate) fn topic<'a>(&'a self, record: &'a Record) -> Cow<'a, str> {
         match &self.settings.topic {
-            Some(topic) => topic.clone(),
-            None => format!("{}{}", self.settings.prefix, record.envelope.topic),
+            Some(topic) => Cow::Borrowed(topic),
+            None if self.settings.prefix.is_empty() => Cow::Borrowed(&record.envelope.topic),
+            None => Cow::Owned(format!("{}{}", self.settings.prefix, record.envelope.topic)),
         }
     }
 

@@ -149,6 +149,8 @@ impl SubscriberBuilder {
             .set("session.timeout.ms", self.session_timeout.as_millis().to_string())
             .set("queued.min.messages", self.prefetch.to_string())
             .set("queued.max.messages.kbytes", "16384")
+            // After having as much as it may, the client would not fetch again for a second.
+            .set("fetch.queue.backoff.ms", "5")
             .set("allow.auto.create.topics", "false");
         config.create_native_config().map_err(|e| error::setting(&e))?;
         Ok(config)
