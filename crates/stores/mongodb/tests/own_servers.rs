@@ -5,11 +5,15 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use mongodb::bson::doc;
+use mongodb::{
+    bson::{Document, Timestamp, doc},
+    options::{Acknowledgment, CollectionOptions, WriteConcern},
+};
 use postrider_core::{
     ErrorKind,
     admin::StoreAdmin,
     doctor::Thresholds,
+    enlist::Enlist,
     envelope::Envelope,
     lease::LaneId,
     log::{Log, PageLimit, Settlement},
@@ -17,8 +21,8 @@ use postrider_core::{
 use postrider_store_mongodb::MongoStore;
 use postrider_testkit::store::{Fixture, OpenTransaction};
 use support::{
-    Place, node,
-    servers::{PATIENCE, Server},
+    Place, batch, node,
+    servers::{PATIENCE, ReplicaSet, Server},
     spec,
 };
 
@@ -122,4 +126,45 @@ async fn an_idle_lane_is_not_forgotten() {
     place.commit(vec![Envelope::new("t", "n", "{}")]).await;
     let page = store.read(&awake, &cursor, limit).await.unwrap();
     assert_eq!((page.records.len(), store.recoveries()), (1, before));
+}
+
+/// What an application was told is written, and only one member had when it died, was never delivered and never is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_one_member_had_is_never_delivered() {
+    let mut set = ReplicaSet::start().await;
+    let place = Place::on(&set.url()).await;
+    let store = place.store();
+    let owner = node("r", HOUR);
+    store.register(&owner, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&LaneId { route: "r".into(), number: 0 }, &owner).await.unwrap().unwrap();
+    let begin = store.resume(&lease).await.unwrap().cursor;
+    let limit = PageLimit { records: 1_000, bytes: 1 << 30 };
+    place.commit(vec![Envelope::new("t", "kept", "{}")]).await;
+
+    set.stop_replication().await;
+    let weak = WriteConcern::builder().w(Acknowledgment::Nodes(1)).build();
+    let weak = CollectionOptions::builder().write_concern(weak).build();
+    let database = place.client.database(place.names.database());
+    let log = database.collection_with_options::<Document>(place.names.log(), weak);
+    let at = Timestamp { time: 0, increment: 0 };
+    let ghost = |n: i32| doc! { "at": at, "topic": "t", "name": "ghost", "key": n.to_string(), "payload": "{}" };
+    log.insert_many((0..200).map(ghost)).await.unwrap();
+    let page = store.read(&lease, &begin, limit).await.unwrap();
+    let found: Vec<&str> = page.records.iter().map(|record| &*record.envelope.name).collect();
+    assert_eq!(found, ["kept"], "what a majority does not have is not read");
+    set.lose_primary().await;
+
+    let deadline = Instant::now() + PATIENCE;
+    // The drivers may have to find the new primary first.
+    let (names_of, later) = (&place.names, &vec![Envelope::new("t", "later", "{}")]);
+    let work = store.unit_of_work(&place.client).patience(PATIENCE);
+    work.run(|mut tx| async move { Ok(tx.append(names_of, batch(later.clone())).await?) }).await.unwrap();
+    let names = loop {
+        match store.read(&lease, &page.end, limit).await {
+            Ok(page) => break page.records.iter().map(|record| record.envelope.name.to_string()).collect::<Vec<_>>(),
+            Err(error) => assert!(error.is_transient() && Instant::now() < deadline, "{error:?}"),
+        }
+    };
+    assert_eq!(names, ["later"]);
+    assert!(place.delivered().await.iter().all(|envelope| &*envelope.name != "ghost"), "nor by a scan");
 }

@@ -71,7 +71,8 @@ impl Server {
 
     /// Without a word, as when the power goes; and up again.
     async fn crash(&mut self) {
-        self.child.kill().unwrap();
+        // It may be dead already.
+        let _ = self.child.kill();
         self.child.wait().unwrap();
         self.child = spawn(&self.dir, self.port, &self.options);
         self.until(|hello| hello.contains_key("maxWireVersion")).await;
@@ -121,7 +122,8 @@ impl ReplicaSet {
     pub(crate) async fn start() -> Self {
         let mut servers = Vec::new();
         for _ in 0..3 {
-            servers.push(Server::start(&["--replSet", "rs0", "--oplogSize", "200"]).await);
+            let failing = ["--setParameter", "enableTestCommands=1"];
+            servers.push(Server::start(&[&["--replSet", "rs0", "--oplogSize", "200"], &failing[..]].concat()).await);
         }
         initiate(&servers).await;
         let set = Self(servers);
@@ -155,6 +157,29 @@ impl ReplicaSet {
         // The server may close the connection before it answers.
         let _ = self.0[primary].direct().await.database("admin").run_command(command).await;
         self.primary().await;
+    }
+
+    /// The other members fetch nothing more of what the primary writes.
+    pub(crate) async fn stop_replication(&self) {
+        let primary = self.primary().await;
+        self.replicate(primary, "alwaysOn").await;
+    }
+
+    async fn replicate(&self, primary: usize, stopped: &str) {
+        for (_, server) in self.0.iter().enumerate().filter(|(number, _)| *number != primary) {
+            let command = doc! { "configureFailPoint": "stopReplProducer", "mode": stopped };
+            server.direct().await.database("admin").run_command(command).await.unwrap();
+        }
+    }
+
+    /// The primary dies with what only it has; the others fetch from each other again.
+    pub(crate) async fn lose_primary(&mut self) {
+        let primary = self.primary().await;
+        self.0[primary].child.kill().unwrap();
+        self.0[primary].child.wait().unwrap();
+        self.replicate(primary, "off").await;
+        self.primary().await;
+        self.0[primary].crash().await;
     }
 
     /// The primary dies and comes back as a member like any other.
