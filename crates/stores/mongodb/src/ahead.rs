@@ -1,7 +1,7 @@
 //! What a stream had beyond the page that it was asked for.
 //!
-//! To open a stream far behind the end of the log is dear: the server reads megabytes of its history ahead before it answers,
-//! however few events it is asked for. So more is asked for than fits into a page, and the rest waits here for the lane's next
+//! To open a stream far behind the end of the log is dear, however few events it is asked for: one was measured to take more
+//! than half as long as a thousand. So more is asked for than fits into a page, and the rest waits here for the lane's next
 //! read, which mostly begins where the last one ended. One that begins elsewhere asks anew. Nothing here is the only copy of
 //! anything, and nothing goes stale: what was committed stays committed.
 

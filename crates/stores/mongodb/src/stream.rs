@@ -1,8 +1,8 @@
 //! The change stream: what was committed, in the order of the commits.
 //!
 //! A read opens the stream behind its token, takes what is there, and closes it: the server waits for nothing when a stream
-//! is opened, so the first answer ends where the log ends, and nothing has to be kept between two reads. The only stream of
-//! a process that stays open is the one that wakes its relays ([`crate::wake`]).
+//! is opened, so the first answer ends where the log ends. What it had beyond the page waits in [`crate::ahead`]. The only
+//! stream of a process that stays open is the one that wakes its relays ([`crate::wake`]).
 //!
 //! A stream that meets the end of the collection itself (dropped, renamed, or its database dropped) says so; whoever reads
 //! stops there with the cause, and never goes on from now as if nothing had been.
