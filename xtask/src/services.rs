@@ -13,6 +13,7 @@ mod nats;
 mod postgres;
 mod process;
 mod promtool;
+mod rabbitmq;
 mod redis;
 
 use std::{
@@ -45,8 +46,15 @@ struct Started {
 }
 
 /// Every server that tests need, in the order in which they start.
-const SERVICES: &[Service] =
-    &[postgres::SERVICE, mariadb::SERVICE, mongodb::SERVICE, nats::SERVICE, redis::SERVICE, kafka::SERVICE];
+const SERVICES: &[Service] = &[
+    postgres::SERVICE,
+    mariadb::SERVICE,
+    mongodb::SERVICE,
+    nats::SERVICE,
+    redis::SERVICE,
+    kafka::SERVICE,
+    rabbitmq::SERVICE,
+];
 
 #[derive(Subcommand)]
 pub(crate) enum Action {

@@ -57,6 +57,7 @@
 //! | `mongodb` | the MongoDB store, with sessions of the official driver |
 //! | `ndjson` | a transport that writes one JSON object per line |
 //! | `nats` | a transport over NATS JetStream, both ways |
+//! | `rabbitmq` | a transport over RabbitMQ, both ways |
 //! | `redis` | a transport over Redis Streams, both ways |
 //! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C compiler and OpenSSL |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
@@ -124,6 +125,12 @@ pub mod ndjson {
 #[cfg(feature = "nats")]
 pub mod nats {
     pub use postrider_transport_nats::*;
+}
+
+/// The transport over RabbitMQ.
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq {
+    pub use postrider_transport_rabbitmq::*;
 }
 
 /// The transport over Redis Streams.

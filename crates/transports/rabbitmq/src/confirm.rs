@@ -1,0 +1,216 @@
+//! Messages out on one channel, and what its confirms mean, taken together.
+//!
+//! The server returns a message that no queue takes, and then confirms it like any other. The client hands a returned message
+//! out with whichever confirm of the channel it hears next, not with the message's own. So a channel carries one batch at a
+//! time, and who was returned is known by id once all confirms are there: every return comes before its own confirm, so by
+//! then each has come out with one of them.
+
+use std::collections::HashSet;
+
+use futures_util::{future::maybe_done, poll};
+use lapin::{BasicProperties, Channel, Confirmation, options::BasicPublishOptions, types::ShortString};
+use postrider_core::{parked::Cause, transport::Outcome};
+use tokio::time::{Instant, timeout_at};
+
+use crate::error;
+
+/// A message, ready to be sent.
+pub(crate) struct Message<'a> {
+    /// Its place in the batch.
+    pub(crate) index: usize,
+    pub(crate) routing_key: ShortString,
+    pub(crate) properties: BasicProperties,
+    /// What the properties have on the wire, about.
+    pub(crate) properties_bytes: usize,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What became of one message.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Told(Outcome),
+    /// No queue takes it.
+    Returned,
+    /// The server has ended the channel because of this message, or of another one on it.
+    Blamed(Cause),
+}
+
+/// What became of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Usable,
+    ChannelLost,
+    ConnectionLost,
+}
+
+/// What was heard of one message.
+pub(crate) struct Answered {
+    index: usize,
+    /// Its `message-id`.
+    id: Option<ShortString>,
+    answer: Answer,
+}
+
+enum Answer {
+    Confirmed {
+        /// Whether every queue that it was for has it.
+        taken: bool,
+        /// The id of the message that came back with this confirm, which may be another one.
+        returned: Option<ShortString>,
+    },
+    Lost(lapin::Error),
+    Late,
+}
+
+/// Hands everything to the client before anything is awaited, then awaits the confirms, until the deadline at the latest.
+pub(crate) async fn send(
+    channel: &Channel,
+    exchange: &str,
+    messages: Vec<Message<'_>>,
+    deadline: Instant,
+) -> Vec<Answered> {
+    let exchange: ShortString = exchange.into();
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let mut sending = Vec::with_capacity(messages.len());
+    for Message { index, routing_key, properties, payload, .. } in messages {
+        let id = properties.message_id().clone();
+        let publish = channel.basic_publish(exchange.clone(), routing_key, options, payload, properties);
+        let mut publish = Box::pin(maybe_done(publish));
+        // The first poll takes the message over as a whole; it is ready when the message has been written.
+        let _: std::task::Poll<()> = poll!(publish.as_mut());
+        sending.push((index, id, publish));
+    }
+    let mut answers = Vec::with_capacity(sending.len());
+    for (index, id, mut publish) in sending {
+        let answer = match timeout_at(deadline, publish.as_mut()).await {
+            Ok(()) => match publish.as_mut().take_output() {
+                Some(Ok(confirm)) => match timeout_at(deadline, confirm).await {
+                    Ok(Ok(confirmation)) => confirmation.into(),
+                    Ok(Err(error)) => Answer::Lost(error),
+                    Err(_) => Answer::Late,
+                },
+                Some(Err(error)) => Answer::Lost(error),
+                None => Answer::Late,
+            },
+            Err(_) => Answer::Late,
+        };
+        answers.push(Answered { index, id, answer });
+    }
+    answers
+}
+
+/// What the answers of one channel mean.
+pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(usize, Verdict)>) {
+    let returned: HashSet<ShortString> =
+        answers.iter().filter_map(|answered| answered.answer.returned()).cloned().collect();
+    let state = state(&answers);
+    // With confirms missing, one that was returned may look like one that was not.
+    let doubtful = state != State::Usable && !returned.is_empty();
+    let verdict = |Answered { index, id, answer }: Answered| {
+        let verdict = match answer {
+            Answer::Confirmed { .. } if id.is_some_and(|id| returned.contains(&id)) => Verdict::Returned,
+            Answer::Confirmed { .. } if doubtful => {
+                unknown("connection-lost", "confirmed, but perhaps returned as well")
+            }
+            Answer::Confirmed { taken: true, .. } => Verdict::Told(Outcome::Durable),
+            Answer::Confirmed { taken: false, .. } => {
+                Verdict::Told(Outcome::Unavailable(Cause::new("nacked", "the queue refuses it: it is full, or failed")))
+            }
+            Answer::Late if blocked => unknown("blocked", "the server takes nothing: it is out of memory or disk"),
+            Answer::Late => unknown("timeout", "no confirm in time"),
+            Answer::Lost(error) => match error::blames_a_message(&error) {
+                Some(cause) => Verdict::Blamed(cause),
+                None => Verdict::Told(error::unconfirmed(&error)),
+            },
+        };
+        (index, verdict)
+    };
+    (state, answers.into_iter().map(verdict).collect())
+}
+
+fn state(answers: &[Answered]) -> State {
+    let of_the_channel = |answer: &Answer| matches!(answer, Answer::Lost(error) if error.is_amqp_soft_error());
+    if answers.iter().all(|answered| matches!(answered.answer, Answer::Confirmed { .. })) {
+        State::Usable
+    } else if answers.iter().any(|answered| of_the_channel(&answered.answer)) {
+        State::ChannelLost
+    } else {
+        State::ConnectionLost
+    }
+}
+
+fn unknown(code: &str, detail: &str) -> Verdict {
+    Verdict::Told(Outcome::Unknown(Cause::new(code, detail)))
+}
+
+impl Answer {
+    fn returned(&self) -> Option<&ShortString> {
+        match self {
+            Self::Confirmed { returned, .. } => returned.as_ref(),
+            Self::Lost(_) | Self::Late => None,
+        }
+    }
+}
+
+impl From<Confirmation> for Answer {
+    fn from(confirmation: Confirmation) -> Self {
+        let taken = confirmation.is_ack();
+        let message = confirmation.take_message();
+        Self::Confirmed { taken, returned: message.and_then(|m| m.delivery.properties.message_id().clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::{
+        ErrorKind,
+        message::{BasicReturnMessage, Delivery},
+    };
+
+    use super::*;
+
+    fn returned(id: &str) -> BasicReturnMessage {
+        let mut delivery = Delivery::mock(0, "e".into(), "k".into(), false, Vec::new());
+        delivery.properties = BasicProperties::default().with_message_id(id.into());
+        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    fn answered(answers: Vec<Answer>) -> (State, Vec<Verdict>) {
+        let ids = ["a", "b", "c"];
+        let answers = answers.into_iter().enumerate();
+        let answers = answers.map(|(index, answer)| Answered { index, id: Some(ids[index].into()), answer }).collect();
+        let (state, verdicts) = conclude(answers, false);
+        (state, verdicts.into_iter().map(|(_, verdict)| verdict).collect())
+    }
+
+    fn acknowledged(with: Option<&str>) -> Answer {
+        Confirmation::Ack(with.map(returned)).into()
+    }
+
+    const DURABLE: Verdict = Verdict::Told(Outcome::Durable);
+
+    #[test]
+    fn a_returned_message_is_known_by_its_id_and_not_by_the_confirm_it_came_with() {
+        let (state, verdicts) = answered(vec![acknowledged(Some("c")), acknowledged(None), acknowledged(None)]);
+        assert_eq!(verdicts, [DURABLE, DURABLE, Verdict::Returned]);
+        assert_eq!(state, State::Usable);
+    }
+
+    #[test]
+    fn with_confirms_missing_a_return_makes_all_confirms_doubtful() {
+        let (state, verdicts) = answered(vec![acknowledged(Some("c")), acknowledged(None), Answer::Late]);
+        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Told(Outcome::Unknown(_)))), "{verdicts:?}");
+        assert_eq!(state, State::ConnectionLost);
+        let (_, verdicts) = answered(vec![acknowledged(None), acknowledged(None), Answer::Late]);
+        assert_eq!(verdicts[..2], [DURABLE, DURABLE], "without a return, what is confirmed is there");
+    }
+
+    #[test]
+    fn a_refusal_of_the_queue_and_a_lost_connection_are_outages() {
+        let lost = Answer::Lost(ErrorKind::MissingHeartbeatError.into());
+        let (state, verdicts) = answered(vec![Confirmation::Nack(None).into(), lost]);
+        assert!(matches!(&verdicts[0], Verdict::Told(Outcome::Unavailable(cause)) if cause.code() == "nacked"));
+        assert!(matches!(&verdicts[1], Verdict::Told(Outcome::Unknown(cause)) if cause.code() == "connection-lost"));
+        assert_eq!(state, State::ConnectionLost);
+    }
+}

@@ -1,0 +1,56 @@
+//! A transport over RabbitMQ (AMQP 0-9-1), both ways.
+//!
+//! ```no_run
+//! use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
+//! let publisher = RabbitmqPublisher::builder(Access::new("amqp://127.0.0.1:5672")?).exchange("shop").source("shop").build()?;
+//! # drop(publisher);
+//! # Ok::<(), postrider_core::Error>(())
+//! ```
+//!
+//! **What is sent.** Each message goes to one exchange, by the topic as its routing key, unless another one is set. It is
+//! persistent; `message-id` is the message id, `content-type` that of the data, `type` the logical name. CloudEvents has no
+//! binding for this version of AMQP; by our convention the attributes are headers named as in its binding for AMQP 1.0,
+//! `cloudEvents:id` and so on, so that a consumer over either protocol finds the same event. The payload is the body.
+//!
+//! **Durable** means: the server has confirmed it and has not returned it (every message is mandatory). With a quorum queue,
+//! which is what is made here when asked to, a majority has it then; how much a classic queue has written is its own affair.
+//! RabbitMQ does not recognise duplicates; the consumer does, by the id.
+//!
+//! | answer | outcome | cause |
+//! |---|---|---|
+//! | confirmed | durable | |
+//! | confirmed and returned: no queue takes the routing key | rejected | `unroutable` |
+//! | larger than `message_bytes_max`, or headers that fill a frame | rejected | `too-large` |
+//! | routing key of more than 255 bytes | rejected | `routing-key` |
+//! | refused alone (406): larger than the server takes | rejected | `amqp-406` |
+//! | negative confirm: the queue is full, or failed | unavailable | `nacked` |
+//! | there is no such exchange (404), or it may not be written to (403) | unavailable | `no-exchange`, `denied` |
+//! | the server is out of memory or disk | unavailable, unknown for what was under way | `blocked` |
+//! | no connection | unavailable | `connect`, `denied`, `tls`, `connect-timeout`, `declare` |
+//! | no confirm in time, or the connection was lost | unknown | `timeout`, `connection-lost`, `amqp-320` and so on |
+//!
+//! **Order.** One message of a key is under way at a time (`run_max` is 1), because the server takes the second although it
+//! has refused the first. Different keys are pipelined. Each batch has a channel to itself for as long as it takes: the
+//! client tells that *a* message was returned with any confirm of the same channel, so only over all confirms of a batch is
+//! it known which ones were.
+//!
+//! **Receiving** is [`RabbitmqSubscriber`], from one queue. Exchanges and queues are made only when asked to.
+//!
+//! The client library logs what is returned, payload included, as a warning of the target `lapin`. Switch that off where
+//! payloads must not be in logs.
+
+mod access;
+mod confirm;
+mod connect;
+mod error;
+mod mapping;
+mod publisher;
+mod reader;
+mod subscriber;
+mod topology;
+
+pub use access::Access;
+pub use mapping::read;
+pub use publisher::{Builder, RabbitmqPublisher};
+pub use subscriber::{RabbitmqSubscriber, SubscriberBuilder};
+pub use topology::QueueKind;

@@ -1,0 +1,291 @@
+//! The publisher: a batch is pipelined on a channel of its own, and each message is durable with its own confirm.
+
+use std::{sync::Arc, time::Duration};
+
+use lapin::types::ShortString;
+use postrider_core::{
+    BoxFuture, Error, ErrorKind, Result,
+    capability::PublisherCapabilities,
+    log::RecordRef,
+    parked::Cause,
+    transport::{Outcome, Publisher},
+};
+use tokio::time::Instant;
+
+use crate::{
+    access::Access,
+    confirm::{self, Message, Verdict},
+    connect::Connections,
+    mapping,
+    topology::{QueueKind, Topology},
+};
+
+/// A routing key, and the name of an exchange or queue, has no more bytes than this.
+const NAME_BYTES_MAX: usize = 255;
+/// Every routing key, to a topic exchange.
+const EVERYTHING: &str = "#";
+
+/// Settings of a [`RabbitmqPublisher`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    access: Access,
+    exchange: String,
+    routing_key: Option<String>,
+    source: String,
+    timeout: Duration,
+    message_bytes_max: usize,
+    declare: Option<(String, QueueKind)>,
+}
+
+impl Builder {
+    /// The exchange that messages go to. Default: the server's default exchange, whose routing keys are the names of queues.
+    #[must_use]
+    pub fn exchange(mut self, name: &str) -> Self {
+        self.exchange = name.to_owned();
+        self
+    }
+
+    /// The routing key of every message. Default: the message's topic.
+    #[must_use]
+    pub fn routing_key(mut self, key: &str) -> Self {
+        self.routing_key = Some(key.to_owned());
+        self
+    }
+
+    /// The attribute `source` of every event: who speaks. Default `postrider`.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        self.source = source.to_owned();
+        self
+    }
+
+    /// How long a confirm may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
+    /// `publish_timeout`.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The largest payload that is sent; a larger one is rejected. Default 16 MiB, what RabbitMQ 4 takes unless told otherwise.
+    #[must_use]
+    pub fn message_bytes_max(mut self, max: usize) -> Self {
+        self.message_bytes_max = max;
+        self
+    }
+
+    /// Makes what is missing of: the exchange, as a durable topic exchange; this queue; and a binding between them, by the
+    /// routing key that is set or for every one. Without an exchange the queue's name becomes the routing key. What is there
+    /// is left as it is.
+    #[must_use]
+    pub fn declare(mut self, queue: &str, kind: QueueKind) -> Self {
+        self.declare = Some((queue.to_owned(), kind));
+        self
+    }
+
+    /// Checks the settings. Nothing is connected to; that happens with the first publish.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if a setting is out of its range.
+    pub fn build(mut self) -> Result<RabbitmqPublisher> {
+        if self.source.is_empty() {
+            return Err(Error::invalid("`source` must not be empty: an event says who speaks"));
+        }
+        if self.timeout.is_zero() {
+            return Err(Error::invalid("`timeout` must be more than nothing"));
+        }
+        let topology = self.topology()?;
+        for (what, name) in [("exchange", Some(&self.exchange)), ("routing_key", self.routing_key.as_ref())] {
+            if name.is_some_and(|name| name.len() > NAME_BYTES_MAX) {
+                return Err(Error::invalid("a name in RabbitMQ has at most 255 bytes").with("setting", what));
+            }
+        }
+        let connections = Connections::new(self.access.clone(), self.timeout, topology);
+        Ok(RabbitmqPublisher { shared: Arc::new(Shared { connections, settings: self }) })
+    }
+
+    /// What to make.
+    fn topology(&mut self) -> Result<Topology> {
+        let Some((queue, kind)) = self.declare.clone() else { return Ok(Topology::default()) };
+        if queue.is_empty() || queue.len() > NAME_BYTES_MAX || queue.starts_with("amq.") {
+            return Err(Error::invalid("the name of a queue has 1 to 255 bytes and does not begin with `amq.`")
+                .with("queue", queue.escape_debug()));
+        }
+        if self.exchange.is_empty() {
+            // The default exchange has one binding for each queue, by its name.
+            if self.routing_key.get_or_insert_with(|| queue.clone()) != &queue {
+                return Err(Error::invalid(
+                    "without an `exchange` the routing key is the name of the queue; set one of them, or an `exchange`",
+                )
+                .with("queue", queue.escape_debug()));
+            }
+            return Ok(Topology { queue: Some((queue, kind)), ..Topology::default() });
+        }
+        let key = self.routing_key.clone().unwrap_or_else(|| EVERYTHING.to_owned());
+        let bindings = vec![(self.exchange.clone(), key)];
+        Ok(Topology { exchange: Some(self.exchange.clone()), queue: Some((queue, kind)), bindings })
+    }
+}
+
+/// Publishes to an exchange of a RabbitMQ server or cluster.
+pub struct RabbitmqPublisher {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connections: Connections,
+    settings: Builder,
+}
+
+impl RabbitmqPublisher {
+    /// Sets up a publisher.
+    #[must_use]
+    pub fn builder(access: Access) -> Builder {
+        Builder {
+            access,
+            exchange: String::new(),
+            routing_key: None,
+            source: "postrider".to_owned(),
+            timeout: Duration::from_secs(10),
+            message_bytes_max: 16 << 20,
+            declare: None,
+        }
+    }
+}
+
+impl Shared {
+    async fn publish_all(&self, batch: &[RecordRef]) -> Vec<Outcome> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+        let mut messages = Vec::with_capacity(batch.len());
+        for (index, record) in batch.iter().enumerate() {
+            match self.message(index, record) {
+                Ok(message) => messages.push(message),
+                Err(cause) => outcomes[index] = Some(Outcome::Rejected(cause)),
+            }
+        }
+        let alone = messages.len() == 1;
+        let mut suspects = Vec::new();
+        for (index, verdict) in self.exchange(messages).await {
+            outcomes[index] = Some(self.outcome(&batch[index], verdict.clone(), alone));
+            if let Verdict::Blamed(_) = verdict
+                && !alone
+            {
+                suspects.push(index);
+            }
+        }
+        // The server ends a channel for the sake of one message and does not say which. Nobody else may pay for it, so each
+        // goes once more, alone.
+        for index in suspects {
+            let Ok(message) = self.message(index, &batch[index]) else { continue };
+            for (index, verdict) in self.exchange(vec![message]).await {
+                outcomes[index] = Some(self.outcome(&batch[index], verdict, true));
+            }
+        }
+        let lost = || Outcome::Unknown(Cause::new("connection-lost", "nothing is known of this message"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+
+    /// The message for a record, or why there is none.
+    fn message<'a>(&self, index: usize, record: &'a RecordRef) -> Result<Message<'a>, Cause> {
+        let (bytes, max) = (record.envelope.payload.len(), self.settings.message_bytes_max);
+        if bytes > max {
+            return Err(Cause::new("too-large", format!("the payload has {bytes} bytes; message_bytes_max is {max}")));
+        }
+        let routing_key = ShortString::try_new(self.routing_key(record))
+            .map_err(|_| Cause::new("routing-key", "a routing key has at most 255 bytes"))?;
+        let (properties, properties_bytes) =
+            mapping::write(record, &self.settings.source).map_err(|error| Cause::new("bad-headers", error.chain()))?;
+        Ok(Message { index, routing_key, properties, properties_bytes, payload: &record.envelope.payload })
+    }
+
+    /// Sends messages over a channel and waits for their confirms.
+    async fn exchange(&self, mut messages: Vec<Message<'_>>) -> Vec<(usize, Verdict)> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        let lent = match self.connections.lend().await {
+            Ok(lent) => lent,
+            Err(cause) => {
+                let unavailable = Verdict::Told(Outcome::Unavailable(cause));
+                return messages.iter().map(|message| (message.index, unavailable.clone())).collect();
+            }
+        };
+        let max = lent.frame_bytes_max();
+        let large = messages.extract_if(.., |message| message.properties_bytes > max);
+        let detail = format!("the headers have more than the {max} bytes of a frame");
+        let too_large = Verdict::Told(Outcome::Rejected(Cause::new("too-large", detail)));
+        let mut verdicts: Vec<_> = large.map(|message| (message.index, too_large.clone())).collect();
+        let deadline = Instant::now() + self.connections.timeout;
+        let answers = confirm::send(&lent.channel, &self.settings.exchange, messages, deadline).await;
+        let (state, concluded) = confirm::conclude(answers, lent.blocked());
+        verdicts.extend(concluded);
+        match state {
+            confirm::State::Usable => lent.give_back(),
+            confirm::State::ChannelLost => {}
+            confirm::State::ConnectionLost => self.connections.give_up(&lent).await,
+        }
+        verdicts
+    }
+
+    fn outcome(&self, record: &RecordRef, verdict: Verdict, alone: bool) -> Outcome {
+        match verdict {
+            Verdict::Told(outcome) => outcome,
+            Verdict::Returned => Outcome::Rejected(self.unroutable(record)),
+            Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
+            Verdict::Blamed(cause) => Outcome::Unknown(cause),
+        }
+    }
+
+    fn routing_key<'a>(&'a self, record: &'a RecordRef) -> &'a str {
+        self.settings.routing_key.as_deref().unwrap_or(&record.envelope.topic)
+    }
+
+    fn unroutable(&self, record: &RecordRef) -> Cause {
+        let key = self.routing_key(record);
+        let place = match self.settings.exchange.as_str() {
+            "" => format!("there is no queue {key}"),
+            exchange => format!("no queue takes {key} from the exchange {exchange}"),
+        };
+        Cause::new("unroutable", format!("{place}; make one, or let the route declare it"))
+    }
+}
+
+impl Publisher for RabbitmqPublisher {
+    /// The server takes the second message of a key although it has refused the first, so one is under way at a time.
+    fn capabilities(&self) -> PublisherCapabilities {
+        PublisherCapabilities {
+            name: "rabbitmq",
+            run_max: 1,
+            message_bytes_max: Some(self.shared.settings.message_bytes_max),
+            batch_max: None,
+            batches_max: None,
+        }
+    }
+
+    /// Dropping the future leaves the batch under way, in a task of its own: a channel that is left in the middle of a message
+    /// would take the whole connection with it.
+    fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
+        let count = batch.len();
+        if count == 0 {
+            return Box::pin(std::future::ready(Vec::new()));
+        }
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let task = tokio::spawn(async move { shared.publish_all(&batch).await });
+            let ended = |_| vec![Outcome::Unknown(Cause::new("publish", "the publishing task has ended")); count];
+            task.await.unwrap_or_else(ended)
+        })
+    }
+
+    /// Closes the connection. What is durable was confirmed.
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let failed = |what| Error::new(ErrorKind::Unavailable, what);
+            let closing = tokio::time::timeout(self.shared.connections.timeout, self.shared.connections.close());
+            closing
+                .await
+                .map_err(|_| failed("close the connection to RabbitMQ in time"))?
+                .map_err(|e| failed("close the connection to RabbitMQ").caused_by(e))
+        })
+    }
+}

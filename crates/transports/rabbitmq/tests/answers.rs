@@ -1,0 +1,209 @@
+//! What the server says, and the outcome that it becomes.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use lapin::{BasicProperties, options::BasicPublishOptions, types::AMQPValue};
+use postrider_core::{
+    ErrorKind,
+    envelope::Envelope,
+    headers::Headers,
+    transport::{Outcome, Publisher, Requeue, Subscriber},
+};
+use postrider_testkit::{fault::Proxy, transport::record};
+use postrider_transport_rabbitmq::{Access, Builder, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
+
+use support::{Own, address, url};
+
+fn builder() -> Builder {
+    RabbitmqPublisher::builder(Access::new(&url()).unwrap())
+}
+
+async fn publish(publisher: &RabbitmqPublisher, topic: &str, payload: &str) -> Outcome {
+    publisher.publish(vec![record(&Envelope::new(topic, "order.placed", payload.to_owned()))]).await.remove(0)
+}
+
+fn shown(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
+            format!("{} {}", outcome.name(), cause.code())
+        }
+        other => other.name().to_owned(),
+    }
+}
+
+/// Every message is confirmed, also those that lead nowhere; which ones do must not be mixed up, whatever is under way beside.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_queue_takes_is_rejected_and_nothing_else() {
+    let own = Own::taking(&url(), "good.#", "quorum", &[]).await;
+    let publisher = Arc::new(builder().exchange(&own.name).build().unwrap());
+    let tasks: Vec<_> = (0..8)
+        .map(|task| {
+            let publisher = Arc::clone(&publisher);
+            tokio::spawn(async move {
+                let mut good = 0;
+                for round in 0..20 {
+                    let is_good = |i: usize| (i * 7 + round * 3 + task) % 5 < 3;
+                    let envelope = |i| Envelope::new(if is_good(i) { "good.one" } else { "bad.one" }, "n", "x");
+                    let batch = (0..50).map(|i| record(&envelope(i))).collect();
+                    for (i, outcome) in publisher.publish(batch).await.iter().enumerate() {
+                        let expected = if is_good(i) { "durable" } else { "rejected unroutable" };
+                        assert_eq!(shown(outcome), expected);
+                        good += usize::from(is_good(i));
+                    }
+                }
+                good
+            })
+        })
+        .collect();
+    let mut good = 0;
+    for task in tasks {
+        good += task.await.unwrap();
+    }
+    assert_eq!(own.events().await.len(), good);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_that_is_not_there_is_an_outage_and_ends_with_it() {
+    let name = format!("t{}", uuid::Uuid::now_v7().simple());
+    let publisher = builder().exchange(&name).build().unwrap();
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable no-exchange");
+    let declaring = builder().exchange(&name).declare(&name, QueueKind::Quorum).build().unwrap();
+    assert_eq!(publish(&declaring, "orders", "x").await, Outcome::Durable);
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_full_is_an_outage() {
+    let arguments =
+        [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", AMQPValue::LongString("reject-publish".into()))];
+    let own = Own::taking(&url(), "#", "classic", &arguments).await;
+    let publisher = builder().exchange(&own.name).build().unwrap();
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable nacked");
+    assert_eq!(own.events().await.len(), 1);
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_too_large_is_rejected_alone() {
+    let own = Own::new().await;
+    let publisher = builder().exchange(&own.name).message_bytes_max(10).build().unwrap();
+    let headers = Headers::new((0..200).map(|i| (format!("h-{i}"), "v".repeat(1_000)))).unwrap();
+    let batch = [
+        Envelope::new("orders", "n", "x"),
+        Envelope::new("orders", "n", "far too large"),
+        Envelope { headers, ..Envelope::new("orders", "n", "x") },
+        Envelope::new("orders", "n", "y"),
+    ];
+    let outcomes: Vec<String> = publisher.publish(batch.iter().map(record).collect()).await.iter().map(shown).collect();
+    assert_eq!(outcomes, ["durable", "rejected too-large", "rejected too-large", "durable"]);
+    assert_eq!(own.events().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_or_does_not_know_us_is_unavailable() {
+    // Bound and not listening: the port is ours and refuses connections.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nowhere = format!("amqp://{}", socket.local_addr().unwrap());
+    let access = Access::new(&nowhere).unwrap();
+    let publisher = RabbitmqPublisher::builder(access.clone()).build().unwrap();
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable connect");
+    assert!(RabbitmqSubscriber::builder(access, "q").subscribe().await.err().unwrap().is_transient());
+    for access in [
+        Access::new(&url()).unwrap().password("guest", "wrong"),
+        Access::new(&format!("{}/no-such-host", url())).unwrap(),
+    ] {
+        let publisher = RabbitmqPublisher::builder(access).build().unwrap();
+        assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable denied");
+    }
+    // Of several servers the first that answers is used.
+    let own = Own::new().await;
+    let access = Access::new(&format!("{nowhere},{}", url())).unwrap();
+    let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).build().unwrap();
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_made_only_when_asked_for_and_left_as_it_is_afterwards() {
+    let name = format!("d{}", uuid::Uuid::now_v7().simple());
+    // To the default exchange a routing key is the name of a queue.
+    let plain = builder().routing_key(&name).build().unwrap();
+    assert_eq!(shown(&publish(&plain, "orders", "x").await), "rejected unroutable");
+    // The second kind is not what is there; what is there stays.
+    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+        let publisher = builder().declare(&name, kind).build().unwrap();
+        assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+    }
+    assert_eq!(publish(&plain, "orders", "x").await, Outcome::Durable);
+    assert!(builder().routing_key("another").declare(&name, QueueKind::Quorum).build().is_err());
+    assert!(builder().declare("amq.mine", QueueKind::Quorum).build().is_err());
+    assert!(builder().exchange(&"x".repeat(256)).build().is_err());
+    assert!(builder().source("").build().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_event_is_received_all_the_same() {
+    let own = Own::new().await;
+    let (_connection, channel) = own.channel().await;
+    let properties = BasicProperties::default().with_message_id("m1".into());
+    let (exchange, options) = (own.name.as_str(), BasicPublishOptions::default());
+    channel.basic_publish(exchange.into(), "plain".into(), options, b"hello", properties).await.unwrap();
+    let access = Access::new(&url()).unwrap();
+    let missing = RabbitmqSubscriber::builder(access.clone(), "no-such-queue").subscribe().await.err().unwrap();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "a queue is made only when asked for: {missing}");
+    let subscriber = RabbitmqSubscriber::builder(access.clone(), &own.name).subscribe().await.unwrap();
+    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), ("plain", &b"hello"[..]));
+    assert_eq!(delivery.attempt, 1);
+    drop(subscriber);
+    // A queue of its own on the same exchange, beside the first.
+    let other = RabbitmqSubscriber::builder(access.clone(), &format!("{}-2", own.name));
+    let other = other.declare(QueueKind::Classic).bind(&own.name, "orders.#").subscribe().await.unwrap();
+    let publisher = builder().exchange(&own.name).build().unwrap();
+    assert_eq!(publish(&publisher, "orders.placed", "x").await, Outcome::Durable);
+    assert_eq!(&*other.receive(1).await.unwrap().remove(0).envelope.topic, "orders.placed");
+    let again = RabbitmqSubscriber::builder(access, &own.name).subscribe().await.unwrap();
+    let again = again.receive(1).await.unwrap().remove(0);
+    assert_eq!(again.envelope.id, delivery.envelope.id, "the same message has the same id");
+    assert_eq!(again.attempt, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_whose_connection_is_lost_goes_on_with_what_was_not_answered() {
+    let own = Own::new().await;
+    let publisher = builder().exchange(&own.name).build().unwrap();
+    for payload in ["a", "b", "c"] {
+        assert_eq!(publish(&publisher, "orders", payload).await, Outcome::Durable);
+    }
+    let proxy = Proxy::to(&address()).await;
+    let access = Access::new(&format!("amqp://{}", proxy.address())).unwrap();
+    let subscriber = RabbitmqSubscriber::builder(access, &own.name).subscribe().await.unwrap();
+    let receive = async || {
+        let mut received = Vec::new();
+        while received.is_empty() {
+            // The first one after the loss is an error, which says so.
+            received = subscriber.receive(1).await.unwrap_or_default();
+        }
+        received.remove(0)
+    };
+    let first = receive().await;
+    subscriber.acknowledge(vec![first.receipt]).await.unwrap();
+    let late = receive().await;
+    let waiting = receive().await;
+    subscriber.reject(waiting.receipt, Requeue::After(Duration::from_secs(3_600))).await.unwrap();
+    proxy.cut();
+    let again = receive().await;
+    assert_eq!((again.envelope.id, again.attempt), (late.envelope.id, 2));
+    assert!(subscriber.acknowledge(vec![late.receipt]).await.unwrap_err().is_transient());
+    subscriber.acknowledge(vec![again.receipt]).await.unwrap();
+    let last = receive().await;
+    assert_eq!(last.envelope.id, waiting.envelope.id, "what waited here is with the server again");
+    subscriber.acknowledge(vec![last.receipt]).await.unwrap();
+    drop(subscriber);
+    assert_eq!(own.events().await.len(), 0);
+}

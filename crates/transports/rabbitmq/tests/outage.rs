@@ -1,0 +1,40 @@
+//! The whole way through a bad network and a broker that ends, to a real RabbitMQ server.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::time::Duration;
+
+use postrider_testkit::fault::Proxy;
+use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
+
+use support::{Own, address, server_in};
+
+fn publisher(url: &str, own: &Own) -> RabbitmqPublisher {
+    let access = Access::new(url).unwrap();
+    RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_millis(500)).build().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_network_loses_nothing_and_keeps_the_order() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(&address()).await;
+    let publisher = publisher(&format!("amqp://{}", proxy.address()), &own);
+    let place = postrider_outage::through_a_bad_network(publisher, &proxy).await;
+    place.judge(&own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_ends_loses_nothing_that_was_confirmed() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = server_in(data.path());
+    let url = format!("amqp://{}", server.address());
+    let own = Own::on(&url).await;
+    // RabbitMQ 3.10 writes down late that there is a new quorum queue: killed within moments of it, the node knows the queue
+    // and never finds its leader again. Once it has ended in order, it has everything.
+    server.stop();
+    server.restart();
+    let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
+    place.judge(&own.events().await).await;
+}

@@ -1,0 +1,95 @@
+//! What cannot be tried on a server that others use: TLS, limits of the server, and a server without memory.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use postrider_core::{
+    envelope::Envelope,
+    transport::{Outcome, Publisher},
+};
+use postrider_testkit::transport::record;
+use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use support::{Own, free_port, server_in};
+
+fn to(access: Access, own: &Own) -> RabbitmqPublisher {
+    RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(5)).build().unwrap()
+}
+
+async fn outcomes(publisher: &RabbitmqPublisher, payloads: &[&str]) -> Vec<String> {
+    let envelope = |payload: &&str| record(&Envelope::new("orders", "n", (*payload).to_owned()));
+    let outcomes = publisher.publish(payloads.iter().map(envelope).collect()).await;
+    let shown = |outcome: &Outcome| match outcome {
+        Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
+            format!("{} {}", outcome.name(), cause.code())
+        }
+        other => other.name().to_owned(),
+    };
+    outcomes.iter().map(shown).collect()
+}
+
+/// An authority, and a certificate of it for `localhost`, as PEM files that the server can read.
+fn certificates(folder: &Path) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+    for (name, pem) in [("ca.pem", authority), ("server.pem", certificate), ("key.pem", key.serialize_pem())] {
+        fs::write(folder.join(name), pem).unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_server_and_tls_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    certificates(path);
+    let tls_port = free_port();
+    let file = |name: &str| path.join(name).display().to_string();
+    let settings = [
+        ("max_message_size", "1000".to_owned()),
+        ("listeners.ssl.1", format!("127.0.0.1:{tls_port}")),
+        ("ssl_options.cacertfile", file("ca.pem")),
+        ("ssl_options.certfile", file("server.pem")),
+        ("ssl_options.keyfile", file("key.pem")),
+    ];
+    let text: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
+    fs::write(path.join("rabbitmq.conf"), &text).unwrap();
+    let mut server = server_in(path);
+    let url = format!("amqp://{}", server.address());
+    let own = Own::on(&url).await;
+
+    // The server ends the channel for the large one; its neighbours do not pay for it.
+    let publisher = to(Access::new(&url).unwrap(), &own);
+    let large = "x".repeat(2_000);
+    assert_eq!(outcomes(&publisher, &["a", &large, "b"]).await, ["durable", "rejected amqp-406", "durable"]);
+    assert_eq!(outcomes(&publisher, &[&large]).await, ["rejected amqp-406"]);
+
+    let over_tls = Access::new(&format!("amqps://localhost:{tls_port}")).unwrap();
+    assert_eq!(outcomes(&to(over_tls.clone(), &own), &["x"]).await, ["unavailable tls"], "an unknown authority");
+    let trusting = to(over_tls.ca_file(path.join("ca.pem")).unwrap(), &own);
+    assert_eq!(outcomes(&trusting, &["x"]).await, ["durable"]);
+    let by_address = Access::new(&format!("amqps://127.0.0.1:{tls_port}")).unwrap();
+    let misnamed = to(by_address.ca_file(path.join("ca.pem")).unwrap(), &own);
+    assert_eq!(outcomes(&misnamed, &["x"]).await, ["unavailable tls"], "a certificate of another name");
+
+    // Without memory it takes nothing, and says so once something is sent.
+    fs::write(path.join("rabbitmq.conf"), format!("{text}vm_memory_high_watermark.absolute = 1\n")).unwrap();
+    server.stop();
+    server.restart();
+    let publisher = to(Access::new(&url).unwrap(), &own);
+    assert_eq!(outcomes(&publisher, &["c"]).await, ["unknown blocked"]);
+    fs::write(path.join("rabbitmq.conf"), &text).unwrap();
+    server.stop();
+    server.restart();
+    assert_eq!(outcomes(&publisher, &["c"]).await, ["durable"]);
+}

@@ -1,0 +1,107 @@
+//! The server to test with, and an exchange and a queue of one's own on it.
+
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a test that fails here has found something; not every test uses all"
+)]
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use lapin::{
+    Channel, Connection, ConnectionProperties, ExchangeKind,
+    options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable},
+};
+use postrider_core::cloudevents::Received;
+use postrider_testkit::{fault::Server, service};
+use postrider_transport_rabbitmq::read;
+use tokio::sync::Mutex;
+
+const VARIABLE: &str = "POSTRIDER_TEST_RABBITMQ";
+
+/// The server: the one that the environment names, or the one that the workshop has started.
+pub(crate) fn url() -> String {
+    service::url(VARIABLE)
+}
+
+/// What the proxy connects to.
+pub(crate) fn address() -> String {
+    url().trim_start_matches("amqp://").to_owned()
+}
+
+/// How a server of one's own is started, with a port, another one for its tools, and a directory.
+fn program() -> PathBuf {
+    let dir = service::noted(&format!("{VARIABLE}_DIR"));
+    let dir =
+        dir.expect("a server of one's own needs the one of the workshop: start it with `cargo xtask services up`");
+    Path::new(&dir).join("program")
+}
+
+/// A server of one's own in a directory. What stands there in `rabbitmq.conf` holds.
+pub(crate) fn server_in(folder: &Path) -> Server {
+    let folder = folder.display().to_string();
+    Server::start(&program(), |port| vec![port.to_string(), free_port().to_string(), folder])
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
+}
+
+/// An exchange and a queue of the same name, which takes everything from it.
+pub(crate) struct Own {
+    pub(crate) name: String,
+    url: String,
+    /// What was taken out of the queue so far.
+    seen: Mutex<Vec<Received>>,
+}
+
+impl Own {
+    pub(crate) async fn new() -> Self {
+        Self::on(&url()).await
+    }
+
+    pub(crate) async fn on(url: &str) -> Self {
+        Self::taking(url, "#", "quorum", &[]).await
+    }
+
+    /// A queue of this kind that takes these routing keys, with these arguments beside.
+    pub(crate) async fn taking(url: &str, keys: &str, kind: &str, arguments: &[(&str, AMQPValue)]) -> Self {
+        let own =
+            Self { name: format!("t{}", uuid::Uuid::now_v7().simple()), url: url.to_owned(), seen: Mutex::default() };
+        let (_connection, channel) = own.channel().await;
+        let mut table = FieldTable::default();
+        table.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+        for (name, value) in arguments {
+            table.insert((*name).into(), value.clone());
+        }
+        let (durable, name) = (ExchangeDeclareOptions { durable: true, ..Default::default() }, own.name.as_str());
+        channel.exchange_declare(name.into(), ExchangeKind::Topic, durable, FieldTable::default()).await.unwrap();
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        channel.queue_declare(name.into(), durable, table).await.unwrap();
+        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        channel.queue_bind(name.into(), name.into(), keys.into(), options, none).await.unwrap();
+        own
+    }
+
+    pub(crate) async fn channel(&self) -> (Connection, Channel) {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        (connection, channel)
+    }
+
+    /// Everything that has come into the queue, in its order.
+    pub(crate) async fn events(&self) -> Vec<Received> {
+        let mut seen = self.seen.lock().await;
+        let (_connection, channel) = self.channel().await;
+        let options = BasicGetOptions { no_ack: true };
+        while let Some(message) = channel.basic_get(self.name.as_str().into(), options).await.unwrap() {
+            let delivery = message.delivery;
+            seen.push(read(&delivery.properties, delivery.data.into()).unwrap());
+        }
+        seen.clone()
+    }
+}
