@@ -12,6 +12,8 @@ mod configuration;
 mod daemon;
 mod demonstration;
 mod fleet;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod mongodb;
 mod monitoring;
 mod mysql;
