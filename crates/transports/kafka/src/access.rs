@@ -11,7 +11,7 @@ use rdkafka::ClientConfig;
 use crate::error;
 
 /// Properties that follow from settings with a name of their own, or that a promise rests on.
-const OURS: [&str; 26] = [
+const OURS: &[&str] = &[
     "acks",
     "allow.auto.create.topics",
     "auto.commit.enable",
@@ -25,11 +25,13 @@ const OURS: [&str; 26] = [
     "group.id",
     "linger.ms",
     "message.max.bytes",
+    "message.send.max.retries",
     "message.timeout.ms",
     "metadata.broker.list",
     "partition.assignment.strategy",
     "queue.buffering.max.ms",
     "request.required.acks",
+    "retries",
     "sasl.mechanism",
     "sasl.mechanisms",
     "sasl.password",
@@ -39,6 +41,9 @@ const OURS: [&str; 26] = [
     "transactional.id",
     "test.mock.num.brokers",
 ];
+
+/// Partitioners that give all messages of a key to one partition.
+const BY_KEY: [&str; 6] = ["consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a", "fnv1a_random"];
 
 /// How a login by name and password is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +165,11 @@ impl Access {
             if OURS.contains(&name.as_str()) {
                 return Err(Error::invalid("this property of librdkafka is not to be set from outside")
                     .with("property", name.escape_debug()));
+            }
+            if name == "partitioner" && !BY_KEY.contains(&value.as_str()) {
+                return Err(Error::invalid("only a partitioner that goes by the key keeps its messages in order")
+                    .with("partitioner", value.escape_debug())
+                    .with("possible", BY_KEY.join(", ")));
             }
             config.set(name, value);
         }

@@ -48,7 +48,8 @@ pub(crate) fn outcome(code: Code, topic: &str) -> Outcome {
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
             Outcome::Unknown(cause("no-topic"))
         }
-        Code::MessageTimedOut | Code::RequestTimedOut => Outcome::Unknown(cause("timeout")),
+        // What is wrong with a message has a code of its own: time runs out because some broker cannot be reached or is slow.
+        Code::MessageTimedOut | Code::RequestTimedOut => Outcome::Unavailable(cause("timeout")),
         Code::BrokerTransportFailure | Code::NetworkException | Code::PurgeInflight => {
             Outcome::Unknown(cause("connection-lost"))
         }
@@ -123,7 +124,7 @@ mod tests {
             (Code::SaslAuthenticationFailed, "unavailable denied"),
             (Code::ThrottlingQuotaExceeded, "throttled"),
             (Code::QueueFull, "throttled"),
-            (Code::MessageTimedOut, "unknown timeout"),
+            (Code::MessageTimedOut, "unavailable timeout"),
             (Code::BrokerTransportFailure, "unknown connection-lost"),
             (Code::KafkaStorageError, "unknown kafka-56"),
             (Code::Fatal, "unknown rdkafka-150"),

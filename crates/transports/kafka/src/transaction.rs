@@ -61,6 +61,7 @@ impl Transactions {
             Err(_) => {
                 *state = State::default();
                 publisher.together.retire_all();
+                publisher.alone.retire_all();
             }
         }
         published.map(drop)
@@ -89,8 +90,12 @@ async fn rounds(
         if answers.iter().all(|(_, answer)| matches!(answer, Answer::Acknowledged)) {
             call(&live, move |live| live.producer.commit_transaction(timeout)).await?;
             publisher.conclude(&live, batch, answers, outcomes).await;
-            let together = std::ptr::eq(connection, &publisher.together);
-            return Ok(Some(live).filter(|_| together));
+            if std::ptr::eq(connection, &publisher.together) {
+                return Ok(Some(live));
+            }
+            // It has shut the other client out, and will be shut out by the next one.
+            connection.retire(&live);
+            return Ok(None);
         }
         connection.retire(&live);
         let together = std::ptr::eq(connection, &publisher.together);

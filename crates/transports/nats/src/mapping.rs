@@ -21,8 +21,8 @@ pub(crate) fn subject(prefix: Option<&str>, topic: &str) -> String {
     prefix.map_or_else(|| topic.to_owned(), |prefix| format!("{prefix}.{topic}"))
 }
 
-/// The message for a record.
-pub(crate) fn write(record: &Record, source: &str, prefix: Option<&str>) -> Result<PublishMessage> {
+/// The message for a record on a subject.
+pub(crate) fn write(record: &Record, source: &str, subject: &str) -> Result<PublishMessage> {
     let mut headers = HeaderMap::new();
     for (name, value) in cloudevents::attributes(record, source)? {
         match name.as_str() {
@@ -31,14 +31,15 @@ pub(crate) fn write(record: &Record, source: &str, prefix: Option<&str>) -> Resu
         }
     }
     let message = PublishMessage::build().headers(headers).payload(record.envelope.payload.clone());
-    Ok(message.message_id(identity(record, prefix)))
+    Ok(message.message_id(identity(record, subject)))
 }
 
-/// By what the stream recognises a duplicate. Streams are often shared: another prefix is another route, whose copy is no
-/// duplicate, and what a replay delivers must not be taken for what was delivered a minute ago.
-fn identity(record: &Record, prefix: Option<&str>) -> String {
+/// By what the stream recognises a duplicate, on whichever of its subjects. Streams are often shared: the copy of another
+/// route, on another subject, is no duplicate, and what a replay delivers must not be taken for what was delivered a minute
+/// ago.
+fn identity(record: &Record, subject: &str) -> String {
     let mut identity = record.envelope.id.to_string();
-    for part in prefix.into_iter().chain(record.replay.as_deref()) {
+    for part in std::iter::once(subject).chain(record.replay.as_deref()) {
         identity.push('/');
         identity.push_str(&percent::encode(part));
     }

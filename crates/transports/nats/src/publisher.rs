@@ -142,14 +142,15 @@ impl NatsPublisher {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
         let mut acknowledgements = FuturesUnordered::new();
         for (index, record) in batch.iter().enumerate() {
-            let message = match mapping::write(record, &self.source, self.prefix.as_deref()) {
+            let subject = self.subject(record);
+            let message = match mapping::write(record, &self.source, &subject) {
                 Ok(message) => message,
                 Err(error) => {
                     outcomes[index] = Some(Outcome::Rejected(Cause::new("bad-headers", error.chain())));
                     continue;
                 }
             };
-            match open.jetstream.send_publish(self.subject(record), message).await {
+            match open.jetstream.send_publish(subject, message).await {
                 Ok(acknowledgement) => {
                     let acknowledgement = acknowledgement.into_future();
                     acknowledgements.push(async move { (index, acknowledgement.await) });

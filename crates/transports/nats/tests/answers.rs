@@ -109,3 +109,17 @@ async fn what_is_no_event_is_received_all_the_same() {
     assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), (subject.as_str(), &b"hello"[..]));
     assert_eq!(delivery.attempt, 1);
 }
+
+/// A stream tells duplicates by their id alone, whatever the subject: two routes that publish the same message under
+/// different topics must not take away each other's.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_under_two_subjects_of_one_stream_is_stored_twice() {
+    let own = Own::new().await;
+    let publisher = to(&own.name);
+    let placed = Envelope::new("orders", "order.placed", "x");
+    let renamed = Envelope { topic: "invoices".into(), ..placed.clone() };
+    for envelope in [&placed, &renamed, &placed] {
+        assert_eq!(publisher.publish(vec![record(envelope)]).await, [Outcome::Durable]);
+    }
+    assert_eq!(own.count().await, 2, "and what comes again under the same subject is stored once");
+}
