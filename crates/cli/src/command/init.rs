@@ -34,6 +34,7 @@ enum Store {
     Postgres,
     /// MariaDB or MySQL.
     Mysql,
+    Mongodb,
     /// A replica set.
     Mongodb,
 }
@@ -48,8 +49,11 @@ enum Transport {
     Https,
     /// NATS JetStream.
     Nats,
+    Rabbitmq,
     /// Redis Streams.
     Redis,
+    /// Apache Kafka, with a binary that was built for it.
+    Kafka,
     /// Nowhere, on purpose.
     Discard,
 }
@@ -62,6 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         Store::Sqlite => "\"sqlite:app.db\"",
         Store::Postgres => "\"postgres://postrider@localhost/app\"",
         Store::Mysql => "\"mysql://postrider@localhost/app\"",
+        Store::Mongodb => "\"mongodb://localhost/app?replicaSet=rs0\"",
         Store::Mongodb => "\"mongodb://localhost/app\"",
     };
     let transport = match arguments.transport {
@@ -69,7 +74,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         Transport::File => "\"file:messages.ndjson\"",
         Transport::Https => "\"https://hooks.example.com/messages\"",
         Transport::Nats => "\"nats://localhost:4222\"",
+        Transport::Rabbitmq => "\"amqp://localhost:5672\"",
         Transport::Redis => "\"redis://localhost:6379/0\"",
+        Transport::Kafka => "\"kafka://localhost:9092\"",
         Transport::Discard => "\"discard\"",
     };
     let mut chosen = vec![("store.url", store), ("route.name", "\"everything\""), ("route.transport", transport)];

@@ -61,8 +61,8 @@ fn what_is_only_named_must_be_there() {
 
 #[test]
 fn init_writes_a_file_that_is_right_and_overwrites_nothing() {
-    for store in ["sqlite", "postgres", "mysql"] {
-        for transport in ["stdout", "file", "https", "nats", "redis", "discard"] {
+    for store in ["sqlite", "postgres", "mysql", "mongodb"] {
+        for transport in ["stdout", "file", "https", "nats", "rabbitmq", "redis", "kafka", "discard"] {
             let workplace = Workplace::new();
             let init = ["init", "--store", store, "--transport", transport];
             let written = workplace.run(&init);
