@@ -34,7 +34,6 @@ enum Store {
     Postgres,
     /// MariaDB or MySQL.
     Mysql,
-    Mongodb,
     /// A replica set.
     Mongodb,
 }
@@ -49,6 +48,7 @@ enum Transport {
     Https,
     /// NATS JetStream.
     Nats,
+    /// RabbitMQ.
     Rabbitmq,
     /// Redis Streams.
     Redis,
@@ -66,7 +66,6 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         Store::Sqlite => "\"sqlite:app.db\"",
         Store::Postgres => "\"postgres://postrider@localhost/app\"",
         Store::Mysql => "\"mysql://postrider@localhost/app\"",
-        Store::Mongodb => "\"mongodb://localhost/app?replicaSet=rs0\"",
         Store::Mongodb => "\"mongodb://localhost/app\"",
     };
     let transport = match arguments.transport {

@@ -98,8 +98,10 @@ impl Connection {
             found.iter().filter(|(_, topic)| **topic == Topic::Missing).map(|(name, _)| name.clone()).collect();
         if let Some(shape) = self.declare.filter(|_| !missing.is_empty()) {
             let made = topics::make(&self.config, &missing, shape, self.timeout).await;
-            made.map_err(|error| Cause::new("declare", error.chain()))?;
-            found.extend(self.ask(live, missing, topics::wait_for).await?);
+            let unwanted = made.map_err(|error| Cause::new("declare", error.chain()))?;
+            let made = missing.into_iter().filter(|name| !unwanted.iter().any(|(other, _)| other == name));
+            found.extend(self.ask(live, made.collect(), topics::wait_for).await?);
+            found.extend(unwanted.into_iter().map(|(name, code)| (name, Topic::Refused(code))));
         }
         let mut refused = BTreeMap::new();
         for (name, topic) in found {

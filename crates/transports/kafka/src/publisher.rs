@@ -280,9 +280,11 @@ impl KafkaPublisher {
             return transactions.publish(self, &live, batch, outcomes).await;
         }
         let mut answers = self.exchange(&live, batch, &open(outcomes)).await;
-        self.again_alone(batch, &mut answers).await?;
+        let again = self.again_alone(batch, &mut answers).await;
+        // Those that could not go again have no outcome yet; what is known of the others counts.
+        answers.retain(|(_, answer)| again.is_ok() || !answer.is_too_large());
         self.conclude(&live, batch, answers, outcomes).await;
-        Ok(())
+        again
     }
 
     /// Hands messages to the client and waits for its answer to each.
@@ -344,6 +346,7 @@ impl KafkaPublisher {
         outcomes: &mut [Option<Outcome>],
     ) {
         let mut ailments: BTreeMap<String, Option<Outcome>> = BTreeMap::new();
+        let mut silent: Option<Outcome> = None;
         for (index, answer) in answers {
             let code = match answer {
                 Answer::Acknowledged => {
@@ -362,7 +365,13 @@ impl KafkaPublisher {
                 // The client repeats what may go better by itself, so this may have a reason that it does not tell.
                 Code::MessageTimedOut => {
                     if !ailments.contains_key(&*topic) {
-                        ailments.insert(topic.to_string(), self.together.ailment(live, &topic).await);
+                        // Where nobody answers, nobody is asked once more for each topic.
+                        let ailment = match &silent {
+                            Some(silent) => Some(silent.clone()),
+                            None => self.together.ailment(live, &topic).await,
+                        };
+                        silent = ailment.clone().filter(|ailment| matches!(ailment, Outcome::Unavailable(_)));
+                        ailments.insert(topic.to_string(), ailment);
                     }
                     if let Some(Some(known)) = ailments.get(&*topic) {
                         outcome = known.clone();

@@ -78,11 +78,16 @@ pub(crate) fn look_up<C: ClientContext>(client: &Client<C>, name: &str, timeout:
 }
 
 /// Makes topics; one that is there is left as it is. Returns when the cluster has been told, which may be before every broker
-/// knows of it.
+/// knows of it: those that it will not have, and why.
 ///
 /// # Errors
-/// [`ErrorKind::Unavailable`] if one cannot be made.
-pub(crate) async fn make(config: &ClientConfig, names: &[String], shape: Shape, timeout: Duration) -> Result<()> {
+/// [`ErrorKind::Unavailable`] if one cannot be made for a reason that may pass.
+pub(crate) async fn make(
+    config: &ClientConfig,
+    names: &[String],
+    shape: Shape,
+    timeout: Duration,
+) -> Result<Vec<(String, Code)>> {
     let admin: AdminClient<DefaultClientContext> = config.create().map_err(|e| error::setting(&e))?;
     let replication = || TopicReplication::Fixed(shape.replicas);
     let topics: Vec<NewTopic<'_>> =
@@ -91,15 +96,20 @@ pub(crate) async fn make(config: &ClientConfig, names: &[String], shape: Shape, 
     let made = admin.create_topics(&topics, &options).await;
     // Ends a thread, which takes a moment.
     drop(spawn_blocking(move || drop(admin)));
+    let mut refused = Vec::new();
     for answer in made.map_err(|e| error::failed("make topics", e))? {
         match answer {
             Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
+            // Something about this name, which is no reason to keep the others waiting.
+            Err((name, code @ (Code::InvalidTopic | Code::PolicyViolation | Code::TopicAuthorizationFailed))) => {
+                refused.push((name, code));
+            }
             Err((name, code)) => {
                 return Err(Error::new(ErrorKind::Unavailable, "make a topic").with("topic", name).caused_by(code));
             }
         }
     }
-    Ok(())
+    Ok(refused)
 }
 
 /// Asks again and again until a topic that was just made is there. Blocks, up to `timeout`.
