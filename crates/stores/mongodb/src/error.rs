@@ -54,6 +54,16 @@ impl Fault {
         }
     }
 
+    /// Whether stored data is not what was written.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        matches!(self, Self::Ours(error) if error.kind() == ErrorKind::Corrupt)
+    }
+
+    /// Whether the server has given up because its time was over.
+    pub(crate) fn is_out_of_time(&self) -> bool {
+        self.code() == Some(50)
+    }
+
     /// Whether the server has rolled the transaction back and running it again may help.
     pub(crate) fn is_conflict(&self) -> bool {
         match self {

@@ -54,9 +54,6 @@ const AHEAD_MAX: usize = 5_000;
 /// How often one read finds its history lost before it returns what it has.
 const LOSSES_MAX: u32 = 2;
 
-/// Bytes of an answer from which on the server may have had to cut it short.
-const ANSWER_BYTES: usize = 8 << 20;
-
 /// Reads on behind `after`.
 pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
@@ -126,9 +123,10 @@ impl Reading<'_> {
                 Ok(Step::End) => return Ok(false),
                 Ok(Step::On) if self.scanned >= SCAN_MAX => return Ok(true),
                 Ok(Step::On) => {}
+                // What is not what was written must not be passed over with the next page.
+                Err(fault) if self.scanned == 0 || fault.is_corrupt() => return Err(fault),
                 // What is read already is good; the next read begins with what went wrong.
-                Err(_) if self.scanned > 0 => return Ok(true),
-                Err(fault) => return Err(fault),
+                Err(_) => return Ok(true),
             }
         }
     }
@@ -156,24 +154,23 @@ impl Reading<'_> {
         if self.gathered.needs_clock(documents.iter()) {
             self.gathered.set_clock(db.now().await?);
         }
-        let mut cut = documents.len() >= batch;
-        let mut bytes = 0;
+        // The server may cut an answer where it likes, for it has a limit of its own, and does not say so: only where there is
+        // nothing does the scan end.
+        let ends = documents.is_empty();
         for document in documents {
             let at = at(&document);
             if at <= self.at.bound() {
                 return Err(corrupt("the log is read in ascending order").into());
             }
-            bytes += document.get_binary_generic("payload").map_or(0, Vec::len);
             if self.take(document, Position::Scan { until, at, lost }).is_err() {
                 return Ok(Step::Full);
             }
         }
-        cut |= bytes > ANSWER_BYTES;
-        match (cut, plant) {
-            (true, _) => Ok(Step::On),
-            (false, Plant::AtCursor) => Ok(Step::End),
-            (false, _) if !self.streams => Ok(Step::End),
-            (false, _) => self.stream(db, Position::behind(until)).await,
+        match (ends, plant) {
+            (false, _) => Ok(Step::On),
+            (true, Plant::AtCursor) => Ok(Step::End),
+            (true, _) if !self.streams => Ok(Step::End),
+            (true, _) => self.stream(db, Position::behind(until)).await,
         }
     }
 

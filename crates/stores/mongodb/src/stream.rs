@@ -72,12 +72,16 @@ impl Question {
             Some(after) => doc! { "level": "majority", "afterClusterTime": timestamp(after) },
             None => doc! { "level": "majority" },
         };
-        doc! {
+        let mut command = doc! {
             "aggregate": collection,
             "pipeline": [{ "$changeStream": begin }, { "$match": { "$or": [inserts, ends] } }, { "$project": fields }],
             "cursor": { "batchSize": i64::try_from(self.events_max).unwrap_or(i64::MAX) },
             "readConcern": concern,
+        };
+        if self.late.is_some() {
+            command.insert("maxTimeMS", LATE_MILLIS);
         }
+        command
     }
 }
 
@@ -87,6 +91,8 @@ pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
     let mut answer = match db.ask(question.command(&collection)).await {
         Ok(answer) => answer,
         Err(fault) if fault.is_lost_history() => return Ok(Answer::Lost),
+        // Whoever looks for late ones does so while others wait; that they are not known is an answer too.
+        Err(fault) if question.late.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
         Err(fault) => return Err(fault),
     };
     let token = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_document("postBatchResumeToken").ok());
@@ -181,12 +187,16 @@ pub(crate) async fn late(db: &mut Db, position: &Position, after: Option<Tick>) 
         let Answer::Events(events) = ask(db, question).await? else { return Ok(None) };
         let last = events.events.last().map(|event| event.token.clone());
         found.extend(events.events.into_iter().map(|event| event.document));
+        // An answer may have been cut anywhere; only one without an event is the end.
         match last {
-            Some(token) if events.more => from = Onward::Token(token),
-            _ => return Ok(Some(found)),
+            Some(token) => from = Onward::Token(token),
+            None => return Ok(Some(found)),
         }
     }
 }
+
+/// How long a look for late messages may take: a route that is far behind has much history behind it.
+const LATE_MILLIS: i32 = 2_000;
 
 /// Late messages of one answer.
 const LATE_MAX: usize = 10_000;

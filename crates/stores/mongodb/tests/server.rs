@@ -22,9 +22,10 @@ use postrider_core::{
     admin::{Actor, StoreAdmin},
     enlist::Enlist,
     envelope::{Envelope, MessageId},
-    lease::{LaneId, Lease},
+    lease::{LaneId, Lease, RouteSpec},
     log::{Cursor, Log, PageLimit, RecordRef, Retention, Settlement},
     parked::{Cause, Parked},
+    topic::TopicFilter,
 };
 use postrider_store_mongodb::{Mongo, MongoStore, UnitOfWork, migrations, planted::Plant, work::Failure};
 use postrider_testkit::store::{Fixture, OpenTransaction};
@@ -504,4 +505,46 @@ async fn every_message_has_a_point_in_time_of_its_own() {
     let points = place.collection("log").distinct("at", doc! {}).await.unwrap();
     assert_eq!(points.len(), 120);
     assert!(points.iter().all(|point| matches!(point, Bson::Timestamp(at) if at.time > 0)));
+}
+
+/// The server cuts an answer at its own limit and does not say so. What lies behind the cut is not at its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_goes_on_behind_an_answer_that_the_server_has_cut_short() {
+    let place = Place::new().await;
+    let (log, text) = (place.collection("log"), "x".repeat(100 << 10));
+    let document = |topic: &str, name: &str, payload: &str| doc! { "at": Timestamp { time: 0, increment: 0 }, "topic": topic, "name": name, "payload": payload };
+    for _ in 0..6 {
+        log.insert_many((0..50).map(|_| document("of-others", "n", &text))).await.unwrap();
+    }
+    log.insert_one(document("mine", "wanted", "{}")).await.unwrap();
+    let store = place.store();
+    let route = RouteSpec { topics: TopicFilter::new(["mine"]).unwrap(), ..spec("narrow") };
+    let node = node("narrow", HOUR);
+    store.register(&node, &[route]).await.unwrap();
+    let lane = LaneId { route: "narrow".into(), number: 0 };
+    let lease = store.acquire(&lane, &node).await.unwrap().expect("the lane is free");
+    let mut cursor = store.resume(&lease).await.unwrap().cursor;
+    let mut found = Vec::new();
+    loop {
+        let page = store.read(&lease, &cursor, PageLimit { records: 1_000, bytes: 4 << 20 }).await.unwrap();
+        found.extend(page.records.iter().map(|record| record.envelope.name.to_string()));
+        cursor = page.end;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(found, ["wanted"]);
+}
+
+/// An application may write before any relay has migrated; its insert makes the collection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_that_an_insert_has_made_gets_its_validator() {
+    let place = Place::new().await;
+    let names = Mongo::with_prefix(place.names.database(), "early_").unwrap();
+    let log = place.client.database(names.database()).collection::<Document>("early_log");
+    let zero = Timestamp { time: 0, increment: 0 };
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "first", "payload": "{}" }).await.unwrap();
+    builder(&place.url, &names).open().await.unwrap();
+    log.insert_one(doc! { "topic": "t", "name": "without its point in time", "payload": "{}" }).await.unwrap_err();
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "second", "payload": "{}" }).await.unwrap();
 }

@@ -20,6 +20,7 @@ use mongodb::{
     ClientSession,
     bson::{Bson, Document, doc, oid::ObjectId},
     error::ErrorKind as Mongodb,
+    options::WriteConcern,
 };
 use postrider_core::{
     BoxFuture, Error, Result,
@@ -61,10 +62,16 @@ impl Enlist<Mongo> for ClientSession {
     }
 }
 
+/// What the driver says to a session that is in one. It has no code for it; whatever else it says is a refusal.
+const IN_TRANSACTION: &str = "transaction already in progress";
+
 /// The driver does not tell, but it refuses to begin a second one, without asking the server.
 async fn must_be_in_transaction(session: &mut ClientSession) -> Result<()> {
-    match session.start_transaction().await {
-        Err(error) if matches!(*error.kind, Mongodb::Transaction { .. }) => Ok(()),
+    let majority = WriteConcern::majority();
+    match session.start_transaction().write_concern(majority).await {
+        Err(error) if matches!(&*error.kind, Mongodb::Transaction { message, .. } if message == IN_TRANSACTION) => {
+            Ok(())
+        }
         begun => {
             if begun.is_ok() {
                 // Nothing was sent yet, so nothing is sent now.

@@ -270,7 +270,7 @@ mod tests {
         for command in MIGRATIONS.iter().flat_map(|migration| migration.commands(&names)) {
             let document = document(command).unwrap();
             let name = document.keys().next().unwrap().clone();
-            assert!(["create", "createIndexes", "update"].contains(&name.as_str()), "{name}");
+            assert!(["create", "collMod", "createIndexes", "update"].contains(&name.as_str()), "{name}");
             assert!(document.get_str(&name).unwrap().starts_with("postrider_"));
         }
         assert!(script(&names).contains("db.getSiblingDB(\"shop\")"));
