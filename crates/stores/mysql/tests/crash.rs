@@ -126,9 +126,9 @@ async fn transaction(
     messages.extend(envelopes.iter().map(noted));
     transaction.append(&Mysql::default(), batch(envelopes)).await?;
     if rolls_back {
-        transaction.rollback().await?
+        transaction.rollback().await?;
     } else {
-        transaction.commit().await?
+        transaction.commit().await?;
     }
     Ok(())
 }
