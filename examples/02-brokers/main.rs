@@ -37,7 +37,7 @@ const ORDERS: [OrderPlaced; 4] = [
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).ok_or("say which broker: `nats://…`, `redis://…` or `kafka://…`")?;
+    let url = std::env::args().nth(1).ok_or("say which broker: `nats://…`, `amqp://…`, `redis://…` or `kafka://…`")?;
     let folder = tempfile::tempdir()?;
     let database = folder.path().join("shop.db");
 
@@ -110,6 +110,12 @@ fn publisher(url: &str, name: &str) -> Result<Arc<dyn Publisher>, Box<dyn Error>
             use postrider::nats::{Access, NatsPublisher};
             Arc::new(NatsPublisher::builder(Access::new(url)?).prefix(name).declare(name, 1).build()?)
         }
+        #[cfg(feature = "rabbitmq")]
+        "amqp" => {
+            use postrider::rabbitmq::{Access, QueueKind, RabbitmqPublisher};
+            let builder = RabbitmqPublisher::builder(Access::new(url)?).exchange(name);
+            Arc::new(builder.declare(name, QueueKind::Quorum).build()?)
+        }
         #[cfg(feature = "redis")]
         "redis" => {
             use postrider::redis::{Access, RedisPublisher};
@@ -125,7 +131,7 @@ fn publisher(url: &str, name: &str) -> Result<Arc<dyn Publisher>, Box<dyn Error>
     })
 }
 
-/// The receiving end: billing is a durable consumer of the stream, or a consumer group.
+/// The receiving end: billing is a durable consumer of the stream, the consumer of a queue, or a consumer group.
 async fn subscriber(url: &str, name: &str) -> Result<Arc<dyn Subscriber>, Box<dyn Error>> {
     Ok(match scheme(url) {
         #[cfg(feature = "nats")]
@@ -133,6 +139,11 @@ async fn subscriber(url: &str, name: &str) -> Result<Arc<dyn Subscriber>, Box<dy
             use postrider::nats::{Access, NatsSubscriber};
             let builder = NatsSubscriber::builder(Access::new(url)?, name, "billing");
             Arc::new(builder.declare(&[], Duration::from_secs(30)).subscribe().await?)
+        }
+        #[cfg(feature = "rabbitmq")]
+        "amqp" => {
+            use postrider::rabbitmq::{Access, RabbitmqSubscriber};
+            Arc::new(RabbitmqSubscriber::builder(Access::new(url)?, name).subscribe().await?)
         }
         #[cfg(feature = "redis")]
         "redis" => {
@@ -156,5 +167,6 @@ fn scheme(url: &str) -> &str {
 
 fn unknown(url: &str, _: &str) -> Box<dyn Error> {
     let scheme = scheme(url);
-    format!("`{scheme}:` is not compiled into this example; known are the features nats, redis and kafka").into()
+    format!("`{scheme}:` is not compiled into this example; known are the features nats, rabbitmq, redis and kafka")
+        .into()
 }

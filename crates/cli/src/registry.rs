@@ -11,7 +11,7 @@ use postrider::{
 
 use crate::{
     adapter,
-    config::{self, HttpConfig, KafkaConfig, NatsConfig, RedisConfig},
+    config::{self, HttpConfig, KafkaConfig, NatsConfig, RabbitmqConfig, RedisConfig},
 };
 
 /// The stores.
@@ -30,6 +30,8 @@ const TRANSPORTS: &[(&str, OpenTransport)] = &[
     ("https", adapter::http::open),
     ("http", adapter::http::open),
     ("nats", adapter::nats::open),
+    ("amqp", adapter::rabbitmq::open),
+    ("amqps", adapter::rabbitmq::open),
     ("redis", adapter::redis::open),
     ("rediss", adapter::redis::open),
     ("kafka", adapter::kafka::open),
@@ -49,6 +51,8 @@ pub(crate) struct Destination<'a> {
     pub(crate) http: Option<&'a HttpConfig>,
     /// `[route.nats]`, for NATS.
     pub(crate) nats: Option<&'a NatsConfig>,
+    /// `[route.rabbitmq]`, for RabbitMQ.
+    pub(crate) rabbitmq: Option<&'a RabbitmqConfig>,
     /// `[route.redis]`, for Redis.
     pub(crate) redis: Option<&'a RedisConfig>,
     /// `[route.kafka]`, for Kafka.
@@ -168,7 +172,7 @@ mod tests {
         );
         assert_eq!(
             refused(transport("pigeon")),
-            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, kafka, discard"
+            "`pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, amqp, amqps, redis, rediss, kafka, discard"
         );
     }
 

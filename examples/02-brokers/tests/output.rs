@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use postrider_testkit::service;
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn prints_what_is_expected(broker: &str) {
     let url = service::url(&format!("POSTRIDER_TEST_{}", broker.to_uppercase()));
     let ran = Command::new(env!("CARGO_BIN_EXE_brokers")).arg(url).output().expect("the example starts");
@@ -17,6 +17,12 @@ fn prints_what_is_expected(broker: &str) {
 #[cfg(feature = "nats")]
 fn with_nats() {
     prints_what_is_expected("nats");
+}
+
+#[test]
+#[cfg(feature = "rabbitmq")]
+fn with_rabbitmq() {
+    prints_what_is_expected("rabbitmq");
 }
 
 #[test]

@@ -8,5 +8,6 @@ pub(crate) mod mysql;
 pub(crate) mod nats;
 pub(crate) mod ndjson;
 pub(crate) mod postgres;
+pub(crate) mod rabbitmq;
 pub(crate) mod redis;
 pub(crate) mod sqlite;

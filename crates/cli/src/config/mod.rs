@@ -27,6 +27,7 @@ mod log;
 mod nats;
 mod nearest;
 mod overrides;
+mod rabbitmq;
 mod reader;
 mod redis;
 mod relay;
@@ -55,6 +56,7 @@ pub(crate) use self::{
     log::{Format, LogConfig},
     nats::NatsConfig,
     nearest::nearest,
+    rabbitmq::RabbitmqConfig,
     reader::Problem,
     redis::RedisConfig,
     relay::RelayConfig,

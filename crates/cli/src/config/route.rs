@@ -18,6 +18,7 @@ use super::{
     http::{self, HttpConfig},
     kafka::{self, KafkaConfig},
     nats::{self, NatsConfig},
+    rabbitmq::{self, RabbitmqConfig},
     reader::Section,
     redis::{self, RedisConfig},
     retry,
@@ -58,6 +59,8 @@ pub(crate) struct RouteConfig {
     pub(crate) http: Option<HttpConfig>,
     /// `[route.nats]`, if the transport is NATS.
     pub(crate) nats: Option<NatsConfig>,
+    /// `[route.rabbitmq]`, if the transport is RabbitMQ.
+    pub(crate) rabbitmq: Option<RabbitmqConfig>,
     /// `[route.redis]`, if the transport is Redis.
     pub(crate) redis: Option<RedisConfig>,
     /// `[route.kafka]`, if the transport is Kafka.
@@ -106,6 +109,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
     });
     let http = http::read(section, transport.as_deref());
     let nats = nats::read(section, transport.as_deref());
+    let rabbitmq = rabbitmq::read(section, transport.as_deref());
     let redis = redis::read(section, transport.as_deref());
     let kafka = kafka::read(section, transport.as_deref());
     let lanes = section.number_or_default("lanes");
@@ -144,6 +148,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         destination: destination::read(section),
         http,
         nats,
+        rabbitmq,
         redis,
         kafka,
     };

@@ -75,6 +75,7 @@ pub(super) fn open_route(config: &RouteConfig, telemetry: &Telemetry) -> Outcome
         rest: &rest,
         http: config.http.as_ref(),
         nats: config.nats.as_ref(),
+        rabbitmq: config.rabbitmq.as_ref(),
         redis: config.redis.as_ref(),
         kafka: config.kafka.as_ref(),
     };

@@ -54,10 +54,11 @@ fn from_environment() -> Option<EnvFilter> {
     EnvFilter::try_from_default_env().ok()
 }
 
-/// More than `info` is wanted of Postrider, not of every library below it.
+/// More than `info` is wanted of Postrider, not of every library below it. The client of RabbitMQ is not heard at all: it
+/// writes whole messages into its warnings, and what it has to say the relay says too.
 fn from_level(level: &str) -> EnvFilter {
     match level {
-        "debug" | "trace" => EnvFilter::new(format!("info,postrider={level}")),
-        level => EnvFilter::new(level),
+        "debug" | "trace" => EnvFilter::new(format!("info,lapin=off,postrider={level}")),
+        level => EnvFilter::new(format!("{level},lapin=off")),
     }
 }

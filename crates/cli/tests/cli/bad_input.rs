@@ -69,7 +69,7 @@ fn an_unknown_scheme() {
     );
     wrong_config(
         &format!("{STORE}[[route]]\nname = \"a\"\ntransport = \"pigeon:localhost\"\n"),
-        "  p.toml:5: `route.transport` `pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, redis, rediss, kafka, discard",
+        "  p.toml:5: `route.transport` `pigeon:` is not a transport that is known here; known are stdout, file, https, http, nats, amqp, amqps, redis, rediss, kafka, discard",
     );
     refused(
         &Workplace::new(),

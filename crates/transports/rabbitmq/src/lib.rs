@@ -37,7 +37,7 @@
 //! **Receiving** is [`RabbitmqSubscriber`], from one queue. Exchanges and queues are made only when asked to.
 //!
 //! The client library logs what is returned, payload included, as a warning of the target `lapin`. Switch that off where
-//! payloads must not be in logs.
+//! payloads must not be in logs; the binary does.
 
 mod access;
 mod confirm;

@@ -102,7 +102,7 @@ fn every_problem_is_told_with_line_and_key() {
   p.toml:7: `route.name` a name has 1 to 255 letters, digits, `.`, `-`, `_`, `/` or `:` and no empty segment (route: a b)
   p.toml:9: `route.lanes` is 0; it lies between 1 and 256
   p.toml:10: `route.order` is \"some\"; it is one of \"key\", \"total\"
-  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, redis, kafka, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry, destination
+  p.toml:11: `route.colour` unknown key; known are name, store, topics, transport, http, nats, rabbitmq, redis, kafka, lanes, order, publish_timeout, start, on_dead, rate, window, window_bytes, page, batch, batches, settle_every, settle_after, poll_min, poll_max, breaker_first, breaker_max, retry, destination
   p.toml:12: `route.name` missing, and there is no default
   p.toml:12: `route.transport` missing, and there is no default
   p.toml:13: `route.retry` must be a table (`[route.retry]`), not a number";
@@ -199,7 +199,11 @@ fn a_broker_that_is_wrong_is_told_so_with_its_line() {
         "{WEBHOOK}transport = \"nats://me:canary@broker\"\n[route.nats]\nprefx = \"a\"\nuser = \"me\"\ntoken = \"canary\"\n\
          replicas = 9\nkey_file = \"k\"\n[[route]]\nname = \"b\"\ntransport = \"nats://broker\"\n\
          nats = {{ declare = \"S\" }}\n[[route]]\nname = \"c\"\ntransport = \"redis://:canary@broker\"\n\
-         redis = {{ user = \"me\" }}\n[[route]]\nname = \"d\"\ntransport = \"stdout\"\nnats = {{}}\nredis = {{}}\n"
+         redis = {{ user = \"me\" }}\n[[route]]\nname = \"d\"\ntransport = \"stdout\"\nnats = {{}}\nredis = {{}}\n\
+         [[route]]\nname = \"e\"\ntransport = \"amqp://me:canary@broker\"\nrabbitmq = {{ user = \"me\", key_file = \"k\", \
+         queue_type = \"stream\" }}\n[[route]]\nname = \"f\"\ntransport = \"amqps://broker/shop\"\n\
+         rabbitmq = {{ declare = \"orders\", routing_key = \"other\" }}\n[[route]]\nname = \"g\"\n\
+         transport = \"stdout\"\nrabbitmq = {{}}\n"
     ));
     for line in [
         "p.toml:5: `route.transport` the URL of a NATS server must not hold a user or a password",
@@ -213,6 +217,12 @@ fn a_broker_that_is_wrong_is_told_so_with_its_line() {
         "p.toml:19: `route.redis.user` a `user` needs a `password`",
         "p.toml:23: `route.nats` is for a transport that begins with `nats:`",
         "p.toml:24: `route.redis` is for a transport that begins with `redis:` or `rediss:`",
+        "p.toml:27: `route.transport` the URL of a RabbitMQ server must not hold a user or a password",
+        "p.toml:28: `route.rabbitmq.user` `user` and `password` belong together",
+        "`route.rabbitmq.certificate_file` `certificate_file` and `key_file` belong together",
+        "p.toml:28: `route.rabbitmq.queue_type` is \"stream\"; it is one of \"quorum\", \"classic\"",
+        "p.toml:31: `route.transport` without an `exchange` the routing key is the name of the queue",
+        "p.toml:36: `route.rabbitmq` is for a transport that begins with `amqp:` or `amqps:`",
     ] {
         assert!(told.contains(line), "{line}\n--- in ---\n{told}");
     }

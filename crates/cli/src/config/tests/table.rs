@@ -19,7 +19,8 @@ fn files() -> Vec<String> {
             "{SMALLEST}[admin]\n[[route]]\nname = \"hook\"\ntransport = \"https://hooks.example.com/\"\n\
              retry = {{ backoff = \"{shape}\" }}\nhttp = {{ unsigned = true }}\n\
              [[route]]\nname = \"nats\"\ntransport = \"nats://broker\"\n\
-             [[route]]\nname = \"redis\"\ntransport = \"redis://broker\"\n{KAFKA}"
+             [[route]]\nname = \"redis\"\ntransport = \"redis://broker\"\n\
+             [[route]]\nname = \"rabbitmq\"\ntransport = \"amqp://broker\"\n{KAFKA}"
         )
     };
     shapes.iter().map(with_everything).collect()
