@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: one benchmark, optimised. With `--json`, standard output is its one JSON object and nothing else.
 //!
-//! `postgres`, `mysql` and `mongodb` run on the server that `POSTRIDER_BENCH_POSTGRES` and so on names. If there is
-//! none, one is started for the run, with the durability and the memory of a server in earnest, and stopped afterwards.
+//! `postgres`, `mysql` and `mongodb` run on the server that `POSTRIDER_BENCH_POSTGRES` and so on names, `brokers` on a
+//! PostgreSQL and on the brokers (`POSTRIDER_BENCH_NATS` and so on). What is not named is started for the run, with the
+//! durability and the memory of a server in earnest, and stopped afterwards.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -32,10 +33,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let flags = chosen.into_iter().filter(|(_, on)| *on).map(|(flag, _)| flag.to_owned());
     let named = [("--only", &options.only), ("--plots", &options.plots)];
     let named = named.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?])).flatten();
-    let mut step =
-        cargo("bench", &["run", "--release", "-p", "postrider-bench", "--", &options.name]).args(flags).args(named);
+    // Kafka's client compiles a C library, which nobody else should have to wait for.
+    let with_kafka = options.name == "brokers" && options.only.as_ref().is_none_or(|only| only.contains("kafka"));
+    let features: &[&str] = if with_kafka { &["--features", "kafka"] } else { &[] };
+    let mut step = cargo("bench", &["run", "--release", "-p", "postrider-bench"])
+        .args(features.iter().map(ToString::to_string))
+        .args(["--".to_owned(), options.name.clone()])
+        .args(flags)
+        .args(named);
     // Stopped when it is dropped, also when the benchmark has failed.
-    let servers = services::bench_servers(&options.name)?;
+    let servers = services::bench_servers(&options.name, options.only.as_deref())?;
     for (variable, url) in servers.iter().map(services::BenchServer::environment) {
         step = step.env(variable, url);
     }

@@ -112,7 +112,8 @@ impl Drop for Running {
 
 /// A server with the settings of one in earnest: durable, and with the memory that one would give it.
 struct ForBench {
-    benchmark: &'static str,
+    /// Who needs it.
+    benchmarks: &'static [&'static str],
     /// The environment variable that names a server to be used instead, and under which the benchmark finds ours.
     variable: &'static str,
     up: fn() -> Result<Started>,
@@ -122,29 +123,44 @@ struct ForBench {
 
 const BENCH_SERVERS: &[ForBench] = &[
     ForBench {
-        benchmark: "postgres",
+        benchmarks: &["postgres", "brokers"],
         variable: "POSTRIDER_BENCH_POSTGRES",
         up: postgres::up_for_bench,
         service: &postgres::SERVICE,
     },
     ForBench {
-        benchmark: "mysql",
+        benchmarks: &["mysql"],
         variable: "POSTRIDER_BENCH_MYSQL",
         up: mariadb::up_for_bench,
         service: &mariadb::SERVICE,
     },
     ForBench {
-        benchmark: "mongodb",
+        benchmarks: &["mongodb"],
         variable: "POSTRIDER_BENCH_MONGODB",
         up: mongodb::up_for_bench,
         service: &mongodb::SERVICE,
     },
+    broker("POSTRIDER_BENCH_KAFKA", &kafka::SERVICE),
+    broker("POSTRIDER_BENCH_NATS", &nats::SERVICE),
+    broker("POSTRIDER_BENCH_RABBITMQ", &rabbitmq::SERVICE),
+    broker("POSTRIDER_BENCH_REDIS", &redis::SERVICE),
 ];
 
-/// The servers that a benchmark needs and the environment does not name, started; each is stopped when it is dropped.
-pub(crate) fn bench_servers(benchmark: &str) -> Result<Vec<BenchServer>> {
+/// Brokers are as durable for tests as in earnest.
+const fn broker(variable: &'static str, service: &'static Service) -> ForBench {
+    ForBench { benchmarks: &["brokers"], variable, up: service.up, service }
+}
+
+/// The servers that a benchmark needs and the environment does not name, started; each is stopped when it is dropped. Of the
+/// brokers it may be told to measure some `only`.
+pub(crate) fn bench_servers(benchmark: &str, only: Option<&str>) -> Result<Vec<BenchServer>> {
     let given = |variable: &str| std::env::var_os(variable).is_some_and(|url| !url.is_empty());
-    let missing = BENCH_SERVERS.iter().filter(|server| server.benchmark == benchmark && !given(server.variable));
+    let named = |name: &str| only.is_none_or(|only| only.split(',').any(|wanted| wanted == name));
+    let of_brokers = |server: &ForBench| server.benchmarks == ["brokers"];
+    let missing = BENCH_SERVERS.iter().filter(|server| {
+        let needed = server.benchmarks.contains(&benchmark) && (!of_brokers(server) || named(server.service.name));
+        needed && !given(server.variable)
+    });
     missing.map(|of| Ok(BenchServer { of, started: (of.up)()? })).collect()
 }
 

@@ -43,6 +43,10 @@ const GOALS: &[Goal] = &[
     goal("mongodb_drain_vs_two_step_claim", "MongoDB: drain, times the two-step claim", AtLeast(3.0)),
     goal("mongodb_producer_ratio", "MongoDB: producers, 16 sessions", AtLeast(0.75)),
     goal("mongodb_latency_500_p50_ms", "MongoDB: commit to publish at 500/s, p50, ms", AtMost(10.0)),
+    goal("kafka_relay_vs_bare", "relay to Kafka, share of a bare producer", AtLeast(0.6)),
+    goal("nats_relay_vs_bare", "relay to NATS, share of a bare producer", AtLeast(0.6)),
+    goal("rabbitmq_relay_vs_bare", "relay to RabbitMQ, share of a bare producer", AtLeast(0.6)),
+    goal("redis_relay_vs_bare", "relay to Redis, share of a bare producer", AtLeast(0.6)),
     goal("mysql_producer_ratio", "MariaDB: producers, 16 connections", AtLeast(0.5)),
 ];
 

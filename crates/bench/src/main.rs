@@ -1,5 +1,6 @@
-//! `postrider-bench core|postgres|mysql|mongodb [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
+//! `postrider-bench core|postgres|mysql|mongodb|brokers [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
 
+mod brokers;
 mod core;
 mod mongodb;
 mod mysql;
@@ -80,6 +81,18 @@ enum Bench {
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
+    /// Relaying to each broker against a bare producer.
+    Brokers {
+        /// Smaller, for a first look.
+        #[arg(long)]
+        quick: bool,
+        /// Print one JSON object and nothing else on standard output.
+        #[arg(long)]
+        json: bool,
+        /// Only these brokers, for example `nats`.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
     /// A relay in a process of its own.
     #[command(hide = true)]
     PostgresRelay {
@@ -127,6 +140,10 @@ fn main() -> Result<()> {
         }
         Bench::Mongodb { quick, json, only } => {
             print(&mongodb::run(quick, &only)?, json);
+            Ok(())
+        }
+        Bench::Brokers { quick, json, only } => {
+            print(&brokers::run(quick, &only)?, json);
             Ok(())
         }
         Bench::PostgresRelay { schema, route, messages, lanes } => postgres::relay(&schema, &route, lanes, messages),

@@ -73,7 +73,12 @@ pub(crate) async fn at_rate(server: &Server, schema: &str, rate: u32, lasts: Dur
 }
 
 /// Numbers of messages and when their commit was sent.
-async fn produce(server: &Server, schema: &str, rate: u32, lasts: Duration) -> Result<Vec<(u64, SystemTime)>> {
+pub(crate) async fn produce(
+    server: &Server,
+    schema: &str,
+    rate: u32,
+    lasts: Duration,
+) -> Result<Vec<(u64, SystemTime)>> {
     let store = Postgres::new(schema, "")?;
     let notifier = Notifier::connect(&server.url, &store)?;
     let outbox = Outbox::new(store.clone());

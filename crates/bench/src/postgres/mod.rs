@@ -29,8 +29,13 @@ use std::{path::Path, time::Duration};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-pub(crate) use self::process::relay;
-use self::{plots::Traces, server::Server};
+use self::plots::Traces;
+pub(crate) use self::{
+    fixtures::{fill, store},
+    latency::{percentile, produce},
+    process::relay,
+    server::Server,
+};
 use crate::results::{merge, rounded};
 
 /// Every measurement, in the order in which they run.
