@@ -390,7 +390,7 @@ async fn again(store: &MongoStore, owner: Reader) -> Reader {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stale_owner_parks_nothing_that_the_next_one_does_not_see() {
     assert_eq!(hidden_rows(Plant::None, 25).await, 0);
-    assert!(hidden_rows(Plant::FenceWithoutWrite, 400).await > 0, "a look at the epoch is no fence");
+    assert!(hidden_rows(Plant::FenceWithoutWrite, 4_000).await > 0, "a look at the epoch is no fence");
 }
 
 /// Retention goes by the cursors, and not by the time of the insert.
