@@ -68,6 +68,7 @@ fn configuration() {
         ("[route.destination]", &route["properties"]["destination"]),
         ("[route.http]", &route["properties"]["http"]),
         ("[route.nats]", &route["properties"]["nats"]),
+        ("[route.rabbitmq]", &route["properties"]["rabbitmq"]),
         ("[route.redis]", &route["properties"]["redis"]),
         ("[route.kafka]", &route["properties"]["kafka"]),
     ];
