@@ -1,8 +1,12 @@
-//! How the schema of a store stands: what every store that has migrations says of each of them.
+//! How the schema of a store stands: what every store that has migrations says of each of them, and when it must not be
+//! touched.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
-use crate::time::Timestamp;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    time::Timestamp,
+};
 
 /// One migration, as it stands in one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,40 @@ impl fmt::Display for Standing {
     }
 }
 
+/// What a database has: the checksum of each migration by its number, and when it was applied.
+pub type Applied = HashMap<u32, (String, Timestamp)>;
+
+/// Every migration that a program knows (number, name, checksum; oldest first), beside what a database has.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] if the database is newer than the program, or has a migration with another text.
+pub fn standings<'a>(
+    known: impl IntoIterator<Item = (u32, &'a str, String)>,
+    applied: &Applied,
+) -> Result<Vec<Standing>> {
+    let known: Vec<_> = known.into_iter().collect();
+    let supported = known.last().map_or(0, |(version, ..)| *version);
+    if let Some(version) = applied.keys().max().filter(|version| **version > supported) {
+        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
+            .with("version", version)
+            .with("supported", supported));
+    }
+    let standing = |(version, name, checksum): (u32, &str, String)| {
+        let row = applied.get(&version);
+        if let Some((other, _)) = row.filter(|(other, _)| *other != checksum) {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a migration was applied with another text; restore the database or the program that made it",
+            )
+            .with("version", version)
+            .with("checksum", other)
+            .with("expected", checksum));
+        }
+        Ok(Standing { version, name: name.to_owned(), checksum, applied_at: row.map(|(_, at)| *at) })
+    };
+    known.into_iter().map(standing).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +76,18 @@ mod tests {
         assert_eq!(standing.to_string(), "0002 lanes: pending");
         standing.applied_at = Some(Timestamp::from_micros(0));
         assert_eq!(standing.to_string(), "0002 lanes: applied at 1970-01-01T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn what_is_newer_or_was_altered_is_refused() {
+        let known = || [(1, "begin", "a".to_owned()), (2, "lanes", "b".to_owned())];
+        let at = Timestamp::from_micros(0);
+        let applied = |rows: &[(u32, &str)]| rows.iter().map(|(n, sum)| (*n, ((*sum).to_owned(), at))).collect();
+        let found = standings(known(), &applied(&[(1, "a")])).unwrap();
+        assert_eq!(found.iter().map(|standing| standing.applied_at).collect::<Vec<_>>(), [Some(at), None]);
+        for (rows, told) in [(&[(1, "a"), (3, "c")][..], "newer than this program"), (&[(1, "x")], "another text")] {
+            let refused = standings(known(), &applied(rows)).unwrap_err();
+            assert!(refused.kind() == ErrorKind::Schema && refused.to_string().contains(told), "{refused}");
+        }
     }
 }

@@ -5,11 +5,13 @@
 //! again, and openers that race do the same thing twice. A database that is newer than this program is refused rather than
 //! guessed at.
 
-use std::collections::HashMap;
-
 use mongodb::bson::{Bson, Document, doc};
 pub use postrider_core::migration::Standing;
-use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use postrider_core::{
+    Error, ErrorKind, Result,
+    migration::{self, Applied},
+    time::Timestamp,
+};
 
 use crate::{
     config::connect,
@@ -212,44 +214,19 @@ pub(crate) async fn check(db: &mut Db) -> Work<()> {
 }
 
 async fn standings(db: &mut Db) -> Work<Vec<Standing>> {
-    let mut applied: HashMap<u32, (String, Timestamp)> = HashMap::new();
+    let mut applied = Applied::new();
     let entries = Find::new(doc! { "_id": { "$regex": "^migration-" } });
     for entry in db.find("meta", entries).await? {
         let version = u32::try_from(long(&entry, "version")?).unwrap_or(u32::MAX);
         let at = Timestamp::from_micros(long(&entry, "applied_at")?);
         applied.insert(version, (text(&entry, "checksum")?.to_owned(), at));
     }
-    if let Some(version) = applied.keys().max().filter(|version| **version > LATEST) {
-        return Err(Error::new(
-            ErrorKind::Schema,
-            "the collections are newer than this program; use a newer Postrider",
-        )
-        .with("version", version)
-        .with("supported", LATEST)
-        .into());
-    }
-    let mut standings = Vec::new();
-    for migration in &MIGRATIONS {
-        let row = applied.get(&migration.version);
-        if let Some((checksum, _)) = row
-            && *checksum != migration.checksum()
-        {
-            return Err(Error::new(
-                ErrorKind::Schema,
-                "a migration was applied with another text; restore the database or the program that made it",
-            )
-            .with("version", migration.version)
-            .with("checksum", checksum)
-            .with("expected", migration.checksum())
-            .into());
-        }
-        standings.push(standing(migration, row.map(|(_, at)| *at)));
-    }
-    Ok(standings)
+    Ok(migration::standings(known(), &applied)?)
 }
 
-fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
-    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
+/// Number, name and checksum of each.
+fn known() -> impl Iterator<Item = (u32, &'static str, String)> {
+    MIGRATIONS.iter().map(|migration| (migration.version, migration.name, migration.checksum()))
 }
 
 #[cfg(test)]

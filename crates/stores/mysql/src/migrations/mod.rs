@@ -5,9 +5,11 @@
 //! migration that was cut off begins again; two openers that race take turns by a named lock of the server. A database that
 //! is newer than this program is refused rather than guessed at.
 
-use std::collections::HashMap;
-
-use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use postrider_core::{
+    Error, ErrorKind, Result,
+    migration::{self, Applied},
+    time::Timestamp,
+};
 
 use crate::{
     config::connect,
@@ -202,41 +204,18 @@ pub(crate) async fn check(db: &mut Db) -> Work<()> {
 
 async fn standings(db: &mut Db) -> Work<Vec<Standing>> {
     let table = db.dialect.render("{p}migration");
-    if db.query_opt(LEDGER_EXISTS, values![table]).await?.is_none() {
-        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
-    }
-    let mut applied: HashMap<u32, (String, Timestamp)> = HashMap::new();
-    for row in db.query("SELECT version, checksum, applied_at FROM {p}migration", Vec::new()).await? {
-        applied.insert(get(&row, 0)?, (get(&row, 1)?, Timestamp::from_micros(get(&row, 2)?)));
-    }
-    if let Some(version) = applied.keys().max().filter(|version| **version > LATEST) {
-        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
-            .with("version", version)
-            .with("supported", LATEST)
-            .into());
-    }
-    let mut standings = Vec::new();
-    for migration in &MIGRATIONS {
-        let row = applied.get(&migration.version);
-        if let Some((checksum, _)) = row
-            && *checksum != migration.checksum()
-        {
-            return Err(Error::new(
-                ErrorKind::Schema,
-                "a migration was applied with another text; restore the database or the program that made it",
-            )
-            .with("version", migration.version)
-            .with("checksum", checksum)
-            .with("expected", migration.checksum())
-            .into());
+    let mut applied = Applied::new();
+    if db.query_opt(LEDGER_EXISTS, values![table]).await?.is_some() {
+        for row in db.query("SELECT version, checksum, applied_at FROM {p}migration", Vec::new()).await? {
+            applied.insert(get(&row, 0)?, (get(&row, 1)?, Timestamp::from_micros(get(&row, 2)?)));
         }
-        standings.push(standing(migration, row.map(|(_, at)| *at)));
     }
-    Ok(standings)
+    Ok(migration::standings(known(), &applied)?)
 }
 
-fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
-    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
+/// Number, name and checksum of each.
+fn known() -> impl Iterator<Item = (u32, &'static str, String)> {
+    MIGRATIONS.iter().map(|migration| (migration.version, migration.name, migration.checksum()))
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@
 mod roles;
 
 use deadpool_postgres::Object;
-use postrider_core::{Error, ErrorKind, Result};
+use postrider_core::{
+    Error, ErrorKind, Result,
+    migration::{self, Applied},
+};
 
 use crate::{
     access::Access,
@@ -206,39 +209,19 @@ pub(crate) fn check_block_bits(bits: u32) -> Result<()> {
 }
 
 async fn standings(db: &Db<'_>) -> Work<Vec<Standing>> {
-    let mut applied = Vec::new();
+    let mut applied = Applied::new();
     if exists(db, "migration").await? {
-        for row in db.query("SELECT version, checksum, applied_at FROM {migration} ORDER BY version", &[]).await? {
-            let (version, checksum): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
-            applied.push((unsigned(version), checksum, row.try_get::<_, Instant>(2)?.0));
+        for row in db.query("SELECT version, checksum, applied_at FROM {migration}", &[]).await? {
+            let at = row.try_get::<_, Instant>(2)?.0;
+            applied.insert(unsigned(row.try_get(0)?), (row.try_get(1)?, at));
         }
     }
-    if let Some((version, ..)) = applied.last().filter(|(version, ..)| *version > LATEST) {
-        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
-            .with("version", version)
-            .with("supported", LATEST)
-            .into());
-    }
-    let standing = |migration: &Migration| {
-        let row = applied.iter().find(|(version, ..)| *version == migration.version);
-        if let Some((_, checksum, _)) = row.filter(|(_, checksum, _)| *checksum != migration.checksum()) {
-            return Err(Error::new(
-                ErrorKind::Schema,
-                "a migration was applied with another text; restore the database or the program that made it",
-            )
-            .with("version", migration.version)
-            .with("checksum", checksum)
-            .with("expected", migration.checksum())
-            .into());
-        }
-        Ok(Standing {
-            version: migration.version,
-            name: migration.name.to_owned(),
-            checksum: migration.checksum(),
-            applied_at: row.map(|(_, _, at)| *at),
-        })
-    };
-    MIGRATIONS.iter().map(standing).collect()
+    Ok(migration::standings(known(), &applied)?)
+}
+
+/// Number, name and checksum of each.
+fn known() -> impl Iterator<Item = (u32, &'static str, String)> {
+    MIGRATIONS.iter().map(|migration| (migration.version, migration.name, migration.checksum()))
 }
 
 /// Asks the catalogue by its tables. A look-up by name is answered from what the session remembers, and that may be older

@@ -7,7 +7,11 @@
 
 use std::path::Path;
 
-use postrider_core::{Error, ErrorKind, Result, time::Timestamp};
+use postrider_core::{
+    Error, ErrorKind, Result,
+    migration::{self, Applied},
+    time::Timestamp,
+};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::{
@@ -68,7 +72,7 @@ pub fn status(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>>
     let path = path.as_ref();
     let file = path.display().to_string();
     if !path.exists() {
-        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
+        return migration::standings(known(), &Applied::new());
     }
     look(path)
         .and_then(|connection| standings(&connection, dialect))
@@ -138,53 +142,29 @@ pub(crate) fn check(connection: &Connection, dialect: &Sqlite) -> Work<()> {
 }
 
 fn standings(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
-    if !table_exists(connection, &dialect.render("{p}migration"))? {
-        return Ok(MIGRATIONS.iter().map(|migration| standing(migration, None)).collect());
-    }
-    refuse_newer(connection, dialect)?;
-    let sql = dialect.render("SELECT checksum, applied_at FROM {p}migration WHERE version = ?1");
-    let mut statement = connection.prepare(&sql)?;
-    let mut standings = Vec::new();
-    for migration in &MIGRATIONS {
-        let row: Option<(String, i64)> =
-            statement.query_row(params![migration.version], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        if let Some((checksum, _)) = &row
-            && *checksum != migration.checksum()
-        {
-            return Err(Error::new(
-                ErrorKind::Schema,
-                "a migration was applied with another text; restore the database or the program that made it",
-            )
-            .with("version", migration.version)
-            .with("checksum", checksum)
-            .with("expected", migration.checksum())
-            .into());
+    let mut applied = Applied::new();
+    if table_exists(connection, &dialect.render("{p}migration"))? {
+        let sql = dialect.render("SELECT version, checksum, applied_at FROM {p}migration");
+        let mut statement = connection.prepare(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            // A number that is none of ours is of a later version.
+            let version = u32::try_from(row.get::<_, i64>(0)?).unwrap_or(u32::MAX);
+            applied.insert(version, (row.get(1)?, Timestamp::from_micros(row.get(2)?)));
         }
-        standings.push(standing(migration, row.map(|(_, at)| Timestamp::from_micros(at))));
     }
-    Ok(standings)
+    Ok(migration::standings(known(), &applied)?)
+}
+
+/// Number, name and checksum of each.
+fn known() -> impl Iterator<Item = (u32, &'static str, String)> {
+    MIGRATIONS.iter().map(|migration| (migration.version, migration.name, migration.checksum()))
 }
 
 /// Asks the file itself. SQLite's own question about a table is answered from what the connection remembers, and that may
 /// be older than the lock that was just taken.
 pub(crate) fn table_exists(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
     connection.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])
-}
-
-fn refuse_newer(connection: &Connection, dialect: &Sqlite) -> Work<()> {
-    let sql = dialect.render("SELECT max(version) FROM {p}migration");
-    let version: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
-    if version.is_some_and(|version| version > i64::from(LATEST)) {
-        return Err(Error::new(ErrorKind::Schema, "the schema is newer than this program; use a newer Postrider")
-            .with("version", version.unwrap_or(0))
-            .with("supported", LATEST)
-            .into());
-    }
-    Ok(())
-}
-
-fn standing(migration: &Migration, applied_at: Option<Timestamp>) -> Standing {
-    Standing { version: migration.version, name: migration.name.to_owned(), checksum: migration.checksum(), applied_at }
 }
 
 /// Without making a file, and without changing one.
