@@ -261,6 +261,32 @@ pub struct AuditEntry {
     pub subject: String,
 }
 
+impl AuditEntry {
+    /// Whether its subject has this part, such as `route billing` or `message …`.
+    #[must_use]
+    pub fn says(&self, part: &str) -> bool {
+        self.parts().any(|said| said == part)
+    }
+
+    /// The message that it is about, if it is about one alone, although it may name its route too.
+    #[must_use]
+    pub fn message(&self) -> Option<MessageId> {
+        self.parts().find_map(|part| part.strip_prefix("message ")?.parse().ok())
+    }
+
+    /// The route that it names, if it names one.
+    #[must_use]
+    pub fn route(&self) -> Option<&str> {
+        self.parts().find_map(|part| part.strip_prefix("route "))
+    }
+
+    /// What a [`ParkedFilter`] or a [`ReplaySpec`] says, part by part. How many rows it was stands before the first.
+    fn parts(&self) -> impl Iterator<Item = &str> {
+        let counted = self.subject.split_once(" rows of ").map_or(&*self.subject, |(_, filter)| filter);
+        counted.split([',', ':']).map(str::trim)
+    }
+}
+
 /// The operator's side of a store.
 ///
 /// A change that names a route or replay which the store does not know is answered with
@@ -361,5 +387,22 @@ mod tests {
         assert_eq!(ParkedFilter::default().to_string(), "all");
         let dead = ParkedFilter { state: Some(ParkedState::Dead), route: Some("billing".into()), ..Default::default() };
         assert_eq!(dead.to_string(), "state dead, route billing");
+    }
+
+    #[test]
+    fn an_entry_tells_what_it_is_about() {
+        let about = |subject: &str| AuditEntry {
+            at: Timestamp::from_micros(0),
+            actor: Actor::new("ada"),
+            action: "discard".to_owned(),
+            subject: subject.to_owned(),
+        };
+        let id = MessageId::generate();
+        let filter = ParkedFilter { route: Some("billing".into()), id: Some(id), ..ParkedFilter::default() };
+        let one = about(&format!("1 rows of {filter}"));
+        assert_eq!((one.message(), one.route()), (Some(id), Some("billing")));
+        let all = about("5 rows of route billing, key 4711");
+        assert!(all.message().is_none() && all.says("key 4711") && all.says("route billing") && !all.says("key 47"));
+        assert!(about("billing").route().is_none());
     }
 }

@@ -56,11 +56,8 @@ pub(super) async fn explain(
 
 /// What a cursor has passed was delivered, or somebody gave it up by name.
 fn passed_by(route: &str, id: MessageId, acts: &[AuditEntry]) -> Finding {
-    let gave_up = acts.iter().find(|act| {
-        let says = |part: String| act.subject.split([',', ':']).any(|said| said.trim() == part);
-        let elsewhere = act.subject.contains("route ") && !says(format!("route {route}"));
-        act.action == "discard" && says(format!("message {id}")) && !elsewhere
-    });
+    let here = |act: &&AuditEntry| act.route().is_none_or(|other| other == route);
+    let gave_up = acts.iter().filter(here).find(|act| act.action == "discard" && act.message() == Some(id));
     let Some(act) = gave_up else {
         let what = "the route has passed it: delivered, unless it was discarded with others, or the route did not read its \
                     topic then";

@@ -125,15 +125,13 @@ fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> bool {
     let envelope =
         trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope));
     let Some(envelope) = envelope else { return false };
-    let parts = || entry.subject.split([',', ':']).map(str::trim);
-    // An act on one message is about that one, although it names its route too.
-    if let Some(id) = parts().find_map(|part| part.strip_prefix("message ")) {
-        return id == envelope.id.to_string();
+    if let Some(id) = entry.message() {
+        return id == envelope.id;
     }
-    let says = |part: &str| parts().any(|said| said.ends_with(part));
-    let of_route = |name: &str| entry.subject == name || says(&format!("route {name}"));
-    let routes = trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
-    envelope.key.as_ref().is_some_and(|key| says(&format!("key {key}"))) || routes.into_iter().any(of_route)
+    let of_route = |name: &str| entry.subject == name || entry.route() == Some(name);
+    let mut routes =
+        trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
+    envelope.key.as_ref().is_some_and(|key| entry.says(&format!("key {key}"))) || routes.any(of_route)
 }
 
 fn acted(entry: AuditEntry) -> Step {
