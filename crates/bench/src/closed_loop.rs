@@ -11,6 +11,8 @@ use std::{
 
 use anyhow::Result;
 
+use crate::measure::median;
+
 /// One connection with its statements.
 pub(crate) trait Producer: Send + Sized + 'static {
     /// What a transaction does.
@@ -41,6 +43,29 @@ pub(crate) async fn slice_of<P: Producer>(
         transactions += count;
     }
     Ok(transactions as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Two variants in turn, in another order each round: the median ratio of the second to the first, and the median rate of
+/// the first.
+pub(crate) async fn compare<P: Producer>(
+    producers: &mut Vec<P>,
+    variants: [P::Variant; 2],
+    slice: Duration,
+    rounds: usize,
+) -> Result<(f64, f64)> {
+    let (mut ratios, mut first) = (Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let mut rates = [0.0, 0.0];
+        for turn in [round % 2, 1 - round % 2] {
+            rates[turn] = slice_of(producers, variants[turn], slice, || ()).await?;
+        }
+        // The first one warms up.
+        if round > 0 {
+            ratios.push(rates[1] / rates[0]);
+            first.push(rates[0]);
+        }
+    }
+    Ok((median(ratios), median(first)))
 }
 
 /// One transaction after the other until it is over; how many.

@@ -18,7 +18,7 @@ mod url;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 /// As in the binary: pages of messages come and go all the time, which is what it is good at.
 #[global_allocator]
@@ -44,55 +44,18 @@ enum Bench {
     },
     /// The PostgreSQL store against the usual queues.
     Postgres {
-        /// Smaller, for a first look.
-        #[arg(long)]
-        quick: bool,
-        /// Print one JSON object and nothing else on standard output.
-        #[arg(long)]
-        json: bool,
-        /// Only these measurements, for example `drain`.
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
+        #[command(flatten)]
+        options: Options,
         /// Write pictures into this directory.
         #[arg(long)]
         plots: Option<PathBuf>,
     },
     /// The store for MariaDB and MySQL against the usual claim.
-    Mysql {
-        /// Smaller, for a first look.
-        #[arg(long)]
-        quick: bool,
-        /// Print one JSON object and nothing else on standard output.
-        #[arg(long)]
-        json: bool,
-        /// Only these measurements, for example `drain`.
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
-    },
+    Mysql(Options),
     /// The store for MongoDB against the usual two-step claim.
-    Mongodb {
-        /// Smaller, for a first look.
-        #[arg(long)]
-        quick: bool,
-        /// Print one JSON object and nothing else on standard output.
-        #[arg(long)]
-        json: bool,
-        /// Only these measurements, for example `drain`.
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
-    },
+    Mongodb(Options),
     /// Relaying to each broker against a bare producer.
-    Brokers {
-        /// Smaller, for a first look.
-        #[arg(long)]
-        quick: bool,
-        /// Print one JSON object and nothing else on standard output.
-        #[arg(long)]
-        json: bool,
-        /// Only these brokers, for example `nats`.
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
-    },
+    Brokers(Options),
     /// A relay in a process of its own.
     #[command(hide = true)]
     PostgresRelay {
@@ -117,8 +80,26 @@ enum Bench {
     },
 }
 
+/// What every benchmark of servers takes.
+#[derive(Args)]
+struct Options {
+    /// Smaller, for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object and nothing else on standard output.
+    #[arg(long)]
+    json: bool,
+    /// Only these measurements, for example `drain`; of the brokers, only these.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
 fn main() -> Result<()> {
-    match Arguments::parse().bench {
+    let (results, options) = match Arguments::parse().bench {
+        Bench::Postgres { options, plots } => (postgres::run(options.quick, &options.only, plots.as_deref())?, options),
+        Bench::Mysql(options) => (mysql::run(options.quick, &options.only)?, options),
+        Bench::Mongodb(options) => (mongodb::run(options.quick, &options.only)?, options),
+        Bench::Brokers(options) => (brokers::run(options.quick, &options.only)?, options),
         Bench::Core { quick, json } => {
             let results = core::run(quick)?;
             if json {
@@ -128,33 +109,17 @@ fn main() -> Result<()> {
                     println!("{name:<36} {value}");
                 }
             }
-            Ok(())
+            return Ok(());
         }
-        Bench::Postgres { quick, json, only, plots } => {
-            print(&postgres::run(quick, &only, plots.as_deref())?, json);
-            Ok(())
+        Bench::PostgresRelay { schema, route, messages, lanes } => {
+            return postgres::relay(&schema, &route, lanes, messages);
         }
-        Bench::Mysql { quick, json, only } => {
-            print(&mysql::run(quick, &only)?, json);
-            Ok(())
-        }
-        Bench::Mongodb { quick, json, only } => {
-            print(&mongodb::run(quick, &only)?, json);
-            Ok(())
-        }
-        Bench::Brokers { quick, json, only } => {
-            print(&brokers::run(quick, &only)?, json);
-            Ok(())
-        }
-        Bench::PostgresRelay { schema, route, messages, lanes } => postgres::relay(&schema, &route, lanes, messages),
-        Bench::RelayOnce { path, messages } => core::relay_once(&path, messages),
-    }
-}
-
-fn print(results: &serde_json::Value, json: bool) {
-    if json {
+        Bench::RelayOnce { path, messages } => return core::relay_once(&path, messages),
+    };
+    if options.json {
         println!("{results}");
     } else {
-        print!("{}", goals::table(results));
+        print!("{}", goals::table(&results));
     }
+    Ok(())
 }

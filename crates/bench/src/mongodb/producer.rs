@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::{
-    closed_loop::{self, slice_of},
-    measure::median,
+    closed_loop::{self, compare},
     relay::OrderPlaced,
 };
 
@@ -33,6 +32,8 @@ enum Variant {
     Enqueue,
 }
 
+const VARIANTS: [Variant; 2] = [Variant::Business, Variant::Enqueue];
+
 struct Producer {
     session: ClientSession,
     orders: Collection<Document>,
@@ -44,32 +45,13 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
     eprintln!("producers: {rounds} rounds");
     MongoStore::builder(&server.url).prefix(PREFIX).open().await?;
     server.database().create_collection("orders").await?;
-    let (many, business) = compare(server, 16, rounds).await?;
-    let (one, _) = compare(server, 1, rounds).await?;
+    let (many, business) = compare(&mut producers(server, 16).await?, VARIANTS, SLICE, rounds).await?;
+    let (one, _) = compare(&mut producers(server, 1).await?, VARIANTS, SLICE, rounds).await?;
     Ok(json!({
         "mongodb_producer_ratio": many,
         "mongodb_producer_1_ratio": one,
         "mongodb_producer_business_per_second": business,
     }))
-}
-
-/// The ratio of the two variants, and the rate of the business alone.
-async fn compare(server: &Server, sessions: u64, rounds: usize) -> Result<(f64, f64)> {
-    let mut producers = producers(server, sessions).await?;
-    let (mut ratios, mut business) = (Vec::new(), Vec::new());
-    for round in 0..=rounds {
-        let mut rates = [0.0, 0.0];
-        for turn in [round % 2, 1 - round % 2] {
-            let variant = [Variant::Business, Variant::Enqueue][turn];
-            rates[turn] = slice_of(&mut producers, variant, SLICE, || ()).await?;
-        }
-        // The first one warms up.
-        if round > 0 {
-            ratios.push(rates[1] / rates[0]);
-            business.push(rates[0]);
-        }
-    }
-    Ok((median(ratios), median(business)))
 }
 
 async fn producers(server: &Server, sessions: u64) -> Result<Vec<Producer>> {

@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::{
-    closed_loop::{self, slice_of},
-    measure::median,
+    closed_loop::{self, compare},
     relay::OrderPlaced,
 };
 
@@ -30,6 +29,8 @@ enum Variant {
     Business,
     Enqueue,
 }
+
+const VARIANTS: [Variant; 2] = [Variant::Business, Variant::Enqueue];
 
 struct Producer {
     connection: Conn,
@@ -52,35 +53,17 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
         )
         .await?;
     connection.disconnect().await?;
-    let (many, business) = compare(server, 16, rounds).await?;
-    let (one, _) = compare(server, 1, rounds).await?;
+    let (mut sixteen, mut single) = (producers(server, 16).await?, producers(server, 1).await?);
+    let (many, business) = compare(&mut sixteen, VARIANTS, SLICE, rounds).await?;
+    let (one, _) = compare(&mut single, VARIANTS, SLICE, rounds).await?;
+    for producer in sixteen.into_iter().chain(single) {
+        producer.connection.disconnect().await?;
+    }
     Ok(json!({
         "mysql_producer_ratio": many,
         "mysql_producer_1_ratio": one,
         "mysql_producer_business_per_second": business,
     }))
-}
-
-/// The ratio of the two variants, and the rate of the business alone.
-async fn compare(server: &Server, connections: u64, rounds: usize) -> Result<(f64, f64)> {
-    let mut producers = producers(server, connections).await?;
-    let (mut ratios, mut business) = (Vec::new(), Vec::new());
-    for round in 0..=rounds {
-        let mut rates = [0.0, 0.0];
-        for turn in [round % 2, 1 - round % 2] {
-            let variant = [Variant::Business, Variant::Enqueue][turn];
-            rates[turn] = slice_of(&mut producers, variant, SLICE, || ()).await?;
-        }
-        // The first one warms up.
-        if round > 0 {
-            ratios.push(rates[1] / rates[0]);
-            business.push(rates[0]);
-        }
-    }
-    for producer in producers {
-        producer.connection.disconnect().await?;
-    }
-    Ok((median(ratios), median(business)))
 }
 
 async fn producers(server: &Server, connections: u64) -> Result<Vec<Producer>> {
