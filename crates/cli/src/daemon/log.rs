@@ -50,15 +50,20 @@ pub(crate) fn log_to_stderr() {
     Log::start(&LogConfig { level: "info", format: Format::Text });
 }
 
+/// The client of RabbitMQ is not heard unless it is asked for by name: it writes whole messages into its warnings, and what
+/// it has to say the relay says too.
+const UNHEARD: &str = "lapin=off";
+
 fn from_environment() -> Option<EnvFilter> {
-    EnvFilter::try_from_default_env().ok()
+    let said = std::env::var(EnvFilter::DEFAULT_ENV).ok()?;
+    let whole = if said.contains("lapin") { said } else { format!("{said},{UNHEARD}") };
+    EnvFilter::try_new(whole).ok()
 }
 
-/// More than `info` is wanted of Postrider, not of every library below it. The client of RabbitMQ is not heard at all: it
-/// writes whole messages into its warnings, and what it has to say the relay says too.
+/// More than `info` is wanted of Postrider, not of every library below it.
 fn from_level(level: &str) -> EnvFilter {
     match level {
-        "debug" | "trace" => EnvFilter::new(format!("info,lapin=off,postrider={level}")),
-        level => EnvFilter::new(format!("{level},lapin=off")),
+        "debug" | "trace" => EnvFilter::new(format!("info,{UNHEARD},postrider={level}")),
+        level => EnvFilter::new(format!("{level},{UNHEARD}")),
     }
 }

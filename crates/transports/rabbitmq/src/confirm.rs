@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use futures_util::{future::maybe_done, poll};
+use futures_util::{FutureExt, future::maybe_done, poll};
 use lapin::{BasicProperties, Channel, Confirmation, options::BasicPublishOptions, types::ShortString};
 use postrider_core::{parked::Cause, transport::Outcome};
 use tokio::time::{Instant, timeout_at};
@@ -80,14 +80,17 @@ pub(crate) async fn send(
         let _: std::task::Poll<()> = poll!(publish.as_mut());
         sending.push((index, id, publish));
     }
-    let mut answers = Vec::with_capacity(sending.len());
+    let mut answers: Vec<Answered> = Vec::with_capacity(sending.len());
+    let mut late = Vec::new();
     for (index, id, mut publish) in sending {
         let answer = match timeout_at(deadline, publish.as_mut()).await {
             Ok(()) => match publish.as_mut().take_output() {
-                Some(Ok(confirm)) => match timeout_at(deadline, confirm).await {
-                    Ok(Ok(confirmation)) => confirmation.into(),
-                    Ok(Err(error)) => Answer::Lost(error),
-                    Err(_) => Answer::Late,
+                Some(Ok(mut confirm)) => match timeout_at(deadline, &mut confirm).await {
+                    Ok(confirmed) => confirmed.into(),
+                    Err(_) => {
+                        late.push((answers.len(), confirm));
+                        Answer::Late
+                    }
                 },
                 Some(Err(error)) => Answer::Lost(error),
                 None => Answer::Late,
@@ -95,6 +98,12 @@ pub(crate) async fn send(
             Err(_) => Answer::Late,
         };
         answers.push(Answered { index, id, answer });
+    }
+    // A confirm that came while others were awaited may have brought a returned message with it.
+    for (place, confirm) in late {
+        if let Some(confirmed) = confirm.now_or_never() {
+            answers[place].answer = confirmed.into();
+        }
     }
     answers
 }
@@ -106,6 +115,7 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
     let state = state(&answers);
     // With confirms missing, one that was returned may look like one that was not.
     let doubtful = state != State::Usable && !returned.is_empty();
+    let answers_others = answers.iter().any(|answered| matches!(answered.answer, Answer::Confirmed { .. }));
     let verdict = |Answered { index, id, answer }: Answered| {
         let verdict = match answer {
             Answer::Confirmed { .. } if id.is_some_and(|id| returned.contains(&id)) => Verdict::Returned,
@@ -114,9 +124,13 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
             }
             Answer::Confirmed { taken: true, .. } => Verdict::Told(Outcome::Durable),
             Answer::Confirmed { taken: false, .. } => {
-                Verdict::Told(Outcome::Unavailable(Cause::new("nacked", "the queue refuses it: it is full, or failed")))
+                unavailable("nacked", "the queue refuses it: it is full, or failed")
             }
             Answer::Late if blocked => unknown("blocked", "the server takes nothing: it is out of memory or disk"),
+            // A queue that lacks its majority neither takes nor refuses while others do; no message may pay for that.
+            Answer::Late if answers_others && !doubtful => {
+                unavailable("timeout", "no confirm in time, though others have")
+            }
             Answer::Late => unknown("timeout", "no confirm in time"),
             Answer::Lost(error) => match error::blames_a_message(&error) {
                 Some(cause) => Verdict::Blamed(cause),
@@ -143,12 +157,22 @@ fn unknown(code: &str, detail: &str) -> Verdict {
     Verdict::Told(Outcome::Unknown(Cause::new(code, detail)))
 }
 
+fn unavailable(code: &str, detail: &str) -> Verdict {
+    Verdict::Told(Outcome::Unavailable(Cause::new(code, detail)))
+}
+
 impl Answer {
     fn returned(&self) -> Option<&ShortString> {
         match self {
             Self::Confirmed { returned, .. } => returned.as_ref(),
             Self::Lost(_) | Self::Late => None,
         }
+    }
+}
+
+impl From<Result<Confirmation, lapin::Error>> for Answer {
+    fn from(confirmed: Result<Confirmation, lapin::Error>) -> Self {
+        confirmed.map_or_else(Self::Lost, Into::into)
     }
 }
 
@@ -203,6 +227,9 @@ mod tests {
         assert_eq!(state, State::ConnectionLost);
         let (_, verdicts) = answered(vec![acknowledged(None), acknowledged(None), Answer::Late]);
         assert_eq!(verdicts[..2], [DURABLE, DURABLE], "without a return, what is confirmed is there");
+        assert!(matches!(&verdicts[2], Verdict::Told(Outcome::Unavailable(cause)) if cause.code() == "timeout"));
+        let (_, verdicts) = answered(vec![Answer::Late, Answer::Late]);
+        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Told(Outcome::Unknown(_)))), "{verdicts:?}");
     }
 
     #[test]

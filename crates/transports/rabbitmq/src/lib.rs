@@ -27,6 +27,7 @@
 //! | there is no such exchange (404), or it may not be written to (403) | unavailable | `no-exchange`, `denied` |
 //! | the server is out of memory or disk | unavailable, unknown for what was under way | `blocked` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `connect-timeout`, `declare` |
+//! | no confirm in time, though others of the batch have theirs | unavailable | `timeout` |
 //! | no confirm in time, or the connection was lost | unknown | `timeout`, `connection-lost`, `amqp-320` and so on |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because the server takes the second although it

@@ -1,8 +1,9 @@
 //! The subscriber: one consumer of a queue.
 //!
 //! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
-//! dropped takes nothing with it. What is neither acknowledged nor rejected the server gives out again as soon as the
-//! connection ends, in the old order. After a lost connection that is everything that was out; acknowledging it then fails.
+//! dropped takes nothing with it. What is neither acknowledged nor rejected the server gives out again as soon as it knows
+//! that the connection has ended, in the old order. After a lost connection that is everything that was out; acknowledging
+//! it then fails. A server that learns of the loss later than we do gives out newer messages first, until it does.
 //!
 //! One consumer receives the messages of a queue in order. Several share them, which leaves no order over keys. One that was
 //! rejected for later waits here, not with the server, and comes behind what follows it.
