@@ -12,7 +12,7 @@ use postrider_core::{
     migration::{self, Applied},
     time::Timestamp,
 };
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::{
     config,
