@@ -12,7 +12,7 @@ use crate::{services, step::cargo};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Which benchmark: `core`, `postgres`, `mysql`, `mongodb`.
+    /// Which benchmark: `core`, `postgres`, `mysql`, `mongodb`, `brokers`.
     name: String,
     /// Smaller, for a first look.
     #[arg(long)]

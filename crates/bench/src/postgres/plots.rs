@@ -50,11 +50,13 @@ pub(crate) fn write(directory: &Path, results: &Value, traces: &Traces) -> Resul
     }
     if let Some(rows) = rows(&[
         ("16, statements", "producer_16"),
+        ("16, a plain row", "producer_16_plain_row"),
+        ("16, joined", "producer_16_joined"),
         ("16, pipelined", "producer_16_pipelined"),
-        ("16, in one flight", "producer_16_flight"),
         ("1, statements", "producer_1"),
+        ("1, a plain row", "producer_1_plain_row"),
+        ("1, joined", "producer_1_joined"),
         ("1, pipelined", "producer_1_pipelined"),
-        ("1, in one flight", "producer_1_flight"),
     ]) {
         let subtitle = "transactions per second with an enqueue, as a share of those without; by connections";
         save("producer.svg", bars("What an enqueue costs a producer", subtitle, &rows, None))?;

@@ -1,21 +1,22 @@
 //! Producers: a transaction with a business insert and an enqueue, against the business insert alone.
 //!
-//! Variants take turns in short slices, in another order each round. What is compared has the same number of round trips, unless its name says otherwise:
+//! Variants take turns in short slices, in another order each round:
 //!
-//! | variant | round trips |
-//! |---|---|
-//! | business | `BEGIN`, insert, `COMMIT` |
-//! | statement by statement | `BEGIN`, insert, enqueue, `COMMIT` |
-//! | pipelined | `BEGIN`, insert with enqueue, `COMMIT` |
-//! | business in flight | `BEGIN`, insert with `COMMIT` |
-//! | flight | `BEGIN`, insert with enqueue and `COMMIT` |
+//! | variant | round trips | compared with |
+//! |---|---|---|
+//! | business | `BEGIN`, insert, `COMMIT` | |
+//! | statement by statement | `BEGIN`, insert, enqueue, `COMMIT` | business |
+//! | plain row | `BEGIN`, insert, insert of the same bytes into a plain table, `COMMIT` | business: no log can be much cheaper |
+//! | joined | `BEGIN`, insert with enqueue, `COMMIT` | business |
+//! | business in flight | `BEGIN`, insert with `COMMIT` | |
+//! | pipelined | `BEGIN`, insert with enqueue and `COMMIT` | business in flight, which has as many round trips |
 
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
 use futures_util::future::{try_join, try_join_all};
 use postrider::{
-    Outbox,
+    Message, Outbox,
     postgres::{
         Notifier, Postgres,
         enlist::{Flight, Prepared},
@@ -44,18 +45,26 @@ const HINT_SLICE: Duration = Duration::from_millis(500);
 enum Variant {
     Business,
     Statements,
-    Pipelined,
+    PlainRow,
+    Joined,
     BusinessInFlight,
-    Flight,
+    Pipelined,
 }
 
-const VARIANTS: [Variant; 5] =
-    [Variant::Business, Variant::Statements, Variant::Pipelined, Variant::BusinessInFlight, Variant::Flight];
+const VARIANTS: [Variant; 6] = [
+    Variant::Business,
+    Variant::Statements,
+    Variant::PlainRow,
+    Variant::Joined,
+    Variant::BusinessInFlight,
+    Variant::Pipelined,
+];
 
 /// One connection with its statements.
 struct Producer {
     client: Client,
     insert: Statement,
+    insert_plain: Statement,
     prepared: Prepared,
     outbox: Outbox<Postgres>,
     number: u64,
@@ -65,7 +74,9 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
     eprintln!("producers: {rounds} rounds");
     fixtures::store(&server.url, SCHEMA).await?;
     let client = server.client().await?;
-    client.batch_execute(&format!("CREATE TABLE {SCHEMA}.orders {ORDERS}")).await?;
+    client
+        .batch_execute(&format!("CREATE TABLE {SCHEMA}.orders {ORDERS}; CREATE TABLE {SCHEMA}.plain {PLAIN}"))
+        .await?;
     let mut many = producers(server, 16).await?;
     let mut one = producers(server, 1).await?;
     let mut rates: BTreeMap<(usize, Variant), Vec<f64>> = BTreeMap::new();
@@ -89,11 +100,13 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
     };
     Ok(json!({
         "producer_16": ratio(16, Variant::Statements, Variant::Business),
-        "producer_16_pipelined": ratio(16, Variant::Pipelined, Variant::Business),
-        "producer_16_flight": ratio(16, Variant::Flight, Variant::BusinessInFlight),
+        "producer_16_plain_row": ratio(16, Variant::PlainRow, Variant::Business),
+        "producer_16_joined": ratio(16, Variant::Joined, Variant::Business),
+        "producer_16_pipelined": ratio(16, Variant::Pipelined, Variant::BusinessInFlight),
         "producer_1": ratio(1, Variant::Statements, Variant::Business),
-        "producer_1_pipelined": ratio(1, Variant::Pipelined, Variant::Business),
-        "producer_1_flight": ratio(1, Variant::Flight, Variant::BusinessInFlight),
+        "producer_1_plain_row": ratio(1, Variant::PlainRow, Variant::Business),
+        "producer_1_joined": ratio(1, Variant::Joined, Variant::Business),
+        "producer_1_pipelined": ratio(1, Variant::Pipelined, Variant::BusinessInFlight),
         "producer_16_business_per_second": median(of(16, Variant::Business)),
         "producer_1_business_per_second": median(of(1, Variant::Business)),
         "stored_overhead_bytes": stored,
@@ -109,14 +122,29 @@ pub(crate) const ORDERS: &str = "(
     at timestamptz NOT NULL DEFAULT now()
 )";
 
+/// What the log stores of a message, in a table that is nothing but one.
+const PLAIN: &str = "(
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tx xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    topic text NOT NULL,
+    name text NOT NULL,
+    key text,
+    payload bytea NOT NULL
+)";
+
 async fn producers(server: &Server, connections: u64) -> Result<Vec<Producer>> {
     try_join_all((0..connections).map(|number| async move {
         let client = server.client().await?;
         let store = Postgres::new(SCHEMA, "")?;
         let insert = format!("INSERT INTO {SCHEMA}.orders (customer, amount) VALUES ($1, $2)");
         let insert = client.prepare(&insert).await?;
+        let insert_plain = format!("INSERT INTO {SCHEMA}.plain (topic, name, key, payload) VALUES ($1, $2, $3, $4)");
+        let insert_plain = client.prepare(&insert_plain).await?;
         let prepared = Prepared::new(&client, &store).await?;
-        Ok::<_, anyhow::Error>(Producer { client, insert, prepared, outbox: Outbox::new(store), number })
+        let outbox = Outbox::new(store);
+        Ok::<_, anyhow::Error>(Producer { client, insert, insert_plain, prepared, outbox, number })
     }))
     .await
 }
@@ -129,10 +157,10 @@ impl closed_loop::Producer for Producer {
         let order = OrderPlaced::new(self.number);
         let amount = i64::try_from(self.number)?;
         let business: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&order.customer(), &amount];
-        if let Variant::BusinessInFlight | Variant::Flight = variant {
+        if let Variant::BusinessInFlight | Variant::Pipelined = variant {
             let mut flight = Flight::begin(&mut self.client).await?.with(&self.prepared);
             flight.execute(&self.insert, &business);
-            if variant == Variant::Flight {
+            if variant == Variant::Pipelined {
                 self.outbox.enqueue(&mut flight, &order)?;
             }
             flight.commit().await?;
@@ -141,14 +169,20 @@ impl closed_loop::Producer for Producer {
         let transaction = self.client.transaction().await?;
         let insert = async { Ok::<_, anyhow::Error>(transaction.execute(&self.insert, &business).await?) };
         let mut on = self.prepared.on(&transaction);
-        if variant == Variant::Pipelined {
+        if variant == Variant::Joined {
             let enqueue = async { Ok(self.outbox.enqueue_shared(&on, &order).await?) };
             try_join(insert, enqueue).await?;
         } else {
             insert.await?;
-            if variant == Variant::Statements {
-                self.outbox.enqueue(&mut on, &order).await?;
+        }
+        match variant {
+            Variant::Statements => self.outbox.enqueue(&mut on, &order).await.map(drop)?,
+            Variant::PlainRow => {
+                let row: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+                    [&order.topic(), &OrderPlaced::NAME, &order.customer(), &order.encode()?];
+                transaction.execute(&self.insert_plain, &row).await.map(drop)?;
             }
+            _ => {}
         }
         transaction.commit().await?;
         Ok(())

@@ -32,10 +32,10 @@ const NOTIFY_EVERY: Duration = Duration::from_millis(1);
 
 /// At most one in this time, when commits come one upon the other: a relay gains more from longer pages than from early ones
 /// then, and what it takes is taken from producers.
-const NOTIFY_EVERY_MAX: Duration = Duration::from_millis(10);
+const NOTIFY_EVERY_MAX: Duration = Duration::from_millis(20);
 
 /// Commits per second from which on announcements become rarer, and from which on they are as rare as they get.
-const BUSY: std::ops::Range<f64> = 2_500.0..4_000.0;
+const BUSY: std::ops::Range<f64> = 2_250.0..3_250.0;
 
 /// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone: where a pooler
 /// stands between, the next one on the same connection may be somebody else's.
