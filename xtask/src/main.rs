@@ -3,7 +3,7 @@
 //! | task | does |
 //! |---|---|
 //! | `check` | formatting, lints, documentation, each feature alone, tidiness |
-//! | `test` | prepares what tests need, runs them, the simulator, and a small demonstration |
+//! | `test` | prepares what tests need, runs them and the simulator |
 //! | `services` | the servers that tests need |
 //! | `sim`, `bench`, `demo` | one of the programs, built the way it should run |
 //!
@@ -36,7 +36,7 @@ struct Arguments {
 enum Task {
     /// Formatting, lints, documentation, each feature alone, tidiness.
     Check,
-    /// Prepares what the tests need, runs all of them, the simulator, and a small demonstration.
+    /// Prepares what the tests need, runs all of them and the simulator.
     Test(test::Options),
     /// The servers that tests need.
     #[command(subcommand)]

@@ -41,6 +41,8 @@ const SETTINGS: &[&str] = &[
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-file-per-table=OFF",
     "--innodb-doublewrite=OFF",
+    // As MySQL 8 does: numbers of a statement are reserved ahead of its rows.
+    "--innodb-autoinc-lock-mode=2",
     "--table-open-cache=4000",
 ];
 

@@ -91,7 +91,7 @@ impl Reading<'_> {
     async fn take(&mut self, db: &mut Db, mut entries: &[Entry]) -> Work<bool> {
         let columns = format!("{CHOSEN_BY}, deliver_at, expires_at, attempts_max, headers, payload");
         while !entries.is_empty() {
-            let room = if self.is_over() { 0 } else { self.gathered.room(entries, BATCH_MAX) };
+            let room = if self.is_over() { 0 } else { self.gathered.room(entries) };
             if room == 0 {
                 return Ok(false);
             }

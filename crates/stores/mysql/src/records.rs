@@ -14,23 +14,32 @@ use postrider_core::{
 
 use crate::{
     cursor,
-    db::{Db, bytes, get, list},
+    db::{Db, bytes, get, list, values},
     error::Work,
-    order::Entry,
+    order::{BATCH_MAX, Entry, is_dense},
     select::{Chosen, Selection, message_id},
     text::text,
 };
 
 /// The rows that entries name, by number. One that is not there has been purged.
 pub(crate) async fn fetch(db: &mut Db, columns: &str, entries: &[Entry]) -> Work<HashMap<i64, Row>> {
-    if entries.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let numbers = list(entries.iter().map(|entry| entry.seq));
-    let sql = format!("SELECT {columns} FROM {{p}}log FORCE INDEX (PRIMARY) WHERE seq IN ({numbers})");
     let mut rows = HashMap::with_capacity(entries.len());
-    for row in db.query_text(&sql).await? {
-        rows.insert(get(&row, 0)?, row);
+    let numbers: Vec<i64> = entries.iter().map(|entry| entry.seq).collect();
+    if is_dense(&numbers) {
+        // The usual case, and cheaper than to name each of them.
+        let (least, greatest) = (numbers.iter().min(), numbers.iter().max());
+        let sql = format!("SELECT {columns} FROM {{p}}log FORCE INDEX (PRIMARY) WHERE seq BETWEEN ? AND ?");
+        for row in db.query(&sql, values![least.copied(), greatest.copied()]).await? {
+            rows.insert(get(&row, 0)?, row);
+        }
+        return Ok(rows);
+    }
+    for some in numbers.chunks(BATCH_MAX) {
+        let numbers = list(some.iter().copied());
+        let sql = format!("SELECT {columns} FROM {{p}}log FORCE INDEX (PRIMARY) WHERE seq IN ({numbers})");
+        for row in db.query_text(&sql).await? {
+            rows.insert(get(&row, 0)?, row);
+        }
     }
     Ok(rows)
 }
@@ -56,8 +65,8 @@ impl Gathered {
     }
 
     /// How many of the next entries to fetch: as many as fit, and one in any case into an empty page. Zero: none fits.
-    pub(crate) fn room(&self, entries: &[Entry], most: usize) -> usize {
-        let most = most.min(self.limit.records as usize - self.records.len());
+    pub(crate) fn room(&self, entries: &[Entry]) -> usize {
+        let most = self.limit.records as usize - self.records.len();
         let mut weight = self.weight;
         let mut room = 0;
         for entry in &entries[..most.min(entries.len())] {

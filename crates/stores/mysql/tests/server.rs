@@ -179,7 +179,7 @@ async fn producers_at_every_isolation_level_wait_for_nobody() {
     }
 }
 
-/// A number is drawn before the row exists: who takes a hole for a rolled-back message loses it.
+/// A low number may commit late: who empties the log up to a number loses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retention_waits_for_a_transaction_that_is_still_open() {
     let place = Place::new().await;
@@ -210,6 +210,81 @@ async fn retention_waits_for_a_transaction_that_is_still_open() {
     assert_eq!(read(2).await, ["slow"], "a low number that commits late is read, also behind a purge");
     assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1);
     assert_eq!(store.overview().await.unwrap().records, 0);
+}
+
+/// Until a statement that names a table with this prefix waits for a lock.
+async fn until_waiting(prefix: &str) {
+    let mut connection = connect().await;
+    let sql = format!(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%{prefix}%'"
+    );
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while connection.query_first(&sql).await.unwrap() != Some(1) {
+        assert!(std::time::Instant::now() < deadline, "a statement waits for a lock");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The names in the log by their numbers, which is not their order.
+async fn by_number(place: &Place) -> Vec<String> {
+    connect().await.query(format!("SELECT name FROM {}log ORDER BY seq", place.prefix())).await.unwrap()
+}
+
+/// A number is drawn before the row exists: while an insert waits for a foreign lock, whoever looks for its number finds
+/// nothing, as if it had been rolled back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_insert_that_waits_with_its_number_is_not_taken_for_one_that_was_rolled_back() {
+    let place = Place::new().await;
+    let insert =
+        |name: &str| format!("INSERT INTO {}log (topic, name, payload) VALUES ('t', '{name}', '')", place.prefix());
+    let (mut foreign, mut waiting) = (connect().await, connect().await);
+    foreign.query_drop(insert("first")).await.unwrap();
+    foreign.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    foreign.query_drop("BEGIN").await.unwrap();
+    let everything = format!("SELECT seq FROM {}log WHERE seq > 0 FOR UPDATE", place.prefix());
+    let _: Vec<u64> = foreign.query(everything).await.unwrap();
+    waiting.query_drop("BEGIN").await.unwrap();
+    let late = insert("late");
+    let waiting = tokio::spawn(async move { waiting.query_drop(late).await.map(|()| waiting) });
+    until_waiting(place.prefix()).await;
+    foreign.query_drop(insert("foreign")).await.unwrap();
+    foreign.query_drop("COMMIT").await.unwrap();
+    assert_eq!(names(&place.delivered().await), ["first", "foreign"]);
+    let mut waiting = waiting.await.unwrap().unwrap();
+    assert_eq!(names(&place.delivered().await), ["first", "foreign"], "what is not committed is not delivered");
+    waiting.query_drop("COMMIT").await.unwrap();
+    assert_eq!(names(&place.delivered().await), ["first", "foreign", "late"]);
+    assert_eq!(by_number(&place).await, ["first", "late", "foreign"], "it had its number before");
+}
+
+/// `INSERT … SELECT` reserves numbers ahead of the rows: a row that has read what another transaction committed may have a
+/// lower number than the message of that transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_has_read_another_transaction_follows_its_message() {
+    let place = Place::new().await;
+    let (mut earlier, mut later) = (connect().await, connect().await);
+    let (keys, log) = (format!("{}keys", place.prefix()), format!("{}log", place.prefix()));
+    earlier.query_drop(format!("CREATE TABLE {keys} (k BIGINT PRIMARY KEY, v VARCHAR(20))")).await.unwrap();
+    earlier.query_drop(format!("INSERT INTO {keys} VALUES (1, 'a'), (2, 'b'), (3, 'old'), (4, 'c')")).await.unwrap();
+    earlier.query_drop("BEGIN").await.unwrap();
+    earlier.query_drop(format!("UPDATE {keys} SET v = 'read' WHERE k = 3")).await.unwrap();
+    later.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+    let all = format!("INSERT INTO {log} (topic, name, payload) SELECT 't', v, '' FROM {keys}");
+    let later = tokio::spawn(async move { later.query_drop(all).await });
+    until_waiting(place.prefix()).await;
+    let inserted =
+        earlier.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'earlier', '')")).await;
+    let lock_mode: Option<u32> = connect().await.query_first("SELECT @@innodb_autoinc_lock_mode").await.unwrap();
+    if lock_mode != Some(2) {
+        // The lock of the numbers is held until the statement ends, which waits for us.
+        assert!(inserted.is_err() || later.await.unwrap().is_err(), "two that wait for each other do not both go on");
+        return;
+    }
+    inserted.unwrap();
+    earlier.query_drop("COMMIT").await.unwrap();
+    later.await.unwrap().unwrap();
+    assert_eq!(names(&place.delivered().await), ["a", "b", "earlier", "read", "c"]);
+    assert_eq!(by_number(&place).await, ["a", "b", "read", "earlier", "c"], "the numbers say otherwise");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
