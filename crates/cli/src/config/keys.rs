@@ -127,7 +127,7 @@ pub(crate) const KEYS: &[Key] = &[
     fixed(
         "relay.heartbeat_every",
         Duration,
-        Words("2s, or a quarter of a shorter lease"),
+        Words("3s, or a quarter of a shorter lease"),
         "how often the node says that it is alive; at most a third of `lease_life`",
     ),
     fixed(

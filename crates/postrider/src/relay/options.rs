@@ -11,7 +11,7 @@ pub struct Options {
     /// How long a lease lives without a heartbeat: how long a crashed node's lanes stand still. A node stops acting after
     /// two thirds of it. Too low, and a short pause of the process costs duplicates. Default 15 s, at least 100 ms.
     pub lease_life: Duration,
-    /// How often a node says that it is alive, learns of pauses and looks for free lanes. Default 2 s, at most a third of
+    /// How often a node says that it is alive, learns of pauses and looks for free lanes. Default 3 s, at most a third of
     /// the lease's life.
     pub heartbeat_every: Duration,
     /// How long a drain may take before the rest is left to the next owner. Default 25 s.
@@ -27,7 +27,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             lease_life: Duration::from_secs(15),
-            heartbeat_every: Duration::from_secs(2),
+            heartbeat_every: Duration::from_secs(3),
             drain_deadline: Duration::from_secs(25),
             keep_delivered: Some(Duration::from_hours(24)),
             purge_every: Duration::from_mins(1),

@@ -158,5 +158,5 @@ fn programs_get_every_value_with_its_origin() {
     assert_eq!(of("route.transport", Some("audit.log-2"))["origin"]["line"], 9);
     assert_eq!(of("route.lanes", Some("audit.log-2"))["origin"]["kind"], "default");
     assert_eq!(of("relay.name", None)["origin"]["kind"], "flag");
-    assert_eq!(of("relay.heartbeat_every", None)["value"], "2s");
+    assert_eq!(of("relay.heartbeat_every", None)["value"], "3s");
 }
