@@ -6,7 +6,8 @@
 //!
 //! | module | step |
 //! |---|---|
-//! | `supervisor` | heartbeat, taking and leaving lanes, retention |
+//! | `supervisor` | heartbeat, taking and leaving lanes |
+//! | `retention` | removing what is delivered and old, beside the heartbeats |
 //! | `balance` | which node should own which lane |
 //! | `driver` | one lane on a real store and publisher: read, publish, settle |
 //! | `lane` | what the driver does next, as a pure state machine |
@@ -18,6 +19,7 @@ pub mod events;
 mod lane;
 pub mod options;
 pub mod planted;
+mod retention;
 mod route;
 mod routes;
 mod standstills;

@@ -1,4 +1,4 @@
-//! The supervisor: says that the node is alive, takes and leaves lanes, and runs retention.
+//! The supervisor: says that the node is alive, takes and leaves lanes, and lets retention run beside it.
 //!
 //! Each heartbeat is one write. It extends all leases of the node, and its answer, the roster, tells what to do: which
 //! lanes are free and should be ours, which should be somebody else's, which are paused, which were taken from us. A
@@ -21,6 +21,7 @@ use super::{
     lane::{Tick, ticks},
     options::Options,
     planted::Plant,
+    retention,
     routes::Routes,
     standstills::Standstills,
 };
@@ -38,15 +39,15 @@ pub(super) struct Context {
 }
 
 impl Context {
-    fn now(&self) -> Tick {
+    pub(super) fn now(&self) -> Tick {
         ticks(self.runtime.now())
     }
 
-    async fn sleep_until(&self, at: Tick) {
+    pub(super) async fn sleep_until(&self, at: Tick) {
         self.runtime.sleep_until(Duration::from_micros(at)).await;
     }
 
-    fn failed(&self, operation: &'static str, error: &Error) {
+    pub(super) fn failed(&self, operation: &'static str, error: &Error) {
         self.observer.observe(&Event::StoreFailed { operation, error });
     }
 }
@@ -90,9 +91,8 @@ impl Supervisor {
     pub(super) async fn run(mut self) -> Result<()> {
         self.register().await?;
         let every = ticks(self.context.options.heartbeat_every);
-        let purge_every = ticks(self.context.options.purge_every);
         let mut beat_at = self.context.now();
-        let mut purge_at = beat_at + purge_every;
+        let mut retention = std::pin::pin!(retention::run(Arc::clone(&self.context)));
         while !*self.stopping.borrow_and_update() {
             if self.context.now() >= beat_at {
                 beat_at = self.context.now() + every;
@@ -101,10 +101,6 @@ impl Supervisor {
                     self.context.observer.observe(&Event::AskedToLeave);
                     break;
                 }
-            }
-            if self.context.now() >= purge_at {
-                self.purge().await;
-                purge_at = self.context.now() + purge_every;
             }
             let context = Arc::clone(&self.context);
             tokio::select! {
@@ -117,7 +113,8 @@ impl Supervisor {
                 Some((lane, ended)) = self.ended.recv() => {
                     self.lane_ended(&lane, ended).await;
                 }
-                () = context.sleep_until(beat_at.min(purge_at)) => {}
+                () = context.sleep_until(beat_at) => {}
+                () = &mut retention => {}
             }
         }
         self.stop().await
@@ -240,20 +237,6 @@ impl Supervisor {
                     self.to_release.push(lease);
                 }
                 _ => {}
-            }
-        }
-    }
-
-    async fn purge(&self) {
-        // A bounded number of rounds: a large backlog of old records is taken off over several calls.
-        for _ in 0..64 {
-            match self.context.log.purge(self.context.options.retention()).await {
-                Ok(0) => return,
-                Ok(records) => self.context.observer.observe(&Event::Purged { records }),
-                Err(error) => return self.context.failed("purge", &error),
-            }
-            if *self.stopping.borrow() {
-                return;
             }
         }
     }

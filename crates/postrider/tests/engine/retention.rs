@@ -9,11 +9,12 @@ use postrider::{
 };
 use postrider_testkit::fault::{FaultyLog, Moment, Operation};
 
-use crate::support::{Broker, Place, Running, Seen, cause, options, retries, route, until};
+use crate::support::{Broker, Place, Probe, Running, Seen, cause, options, retries, route, until};
 
 on_every_store_with_its_clock!(
     only_what_every_route_has_passed_and_what_is_old_is_removed,
     a_dead_message_outlives_its_record,
+    a_store_that_takes_its_time_over_a_purge_holds_up_no_heartbeat,
 );
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -64,5 +65,20 @@ async fn a_dead_message_outlives_its_record(place: Place) {
     broker.accept();
     assert_eq!(place.redrive_all().await, 1);
     until("both to arrive from their rows", async || broker.arrived() == ["a1", "a2"]).await;
+    relay.drained().await;
+}
+
+/// A purge that is answered only after the next heartbeats would wait for ever if these waited for it.
+async fn a_store_that_takes_its_time_over_a_purge_holds_up_no_heartbeat(place: Place) {
+    let broker = Broker::new();
+    let log: Arc<dyn Log> = Arc::new(Probe::new(&place.log).slow_to_purge());
+    place.commit_labels(&["a1"]);
+    let relay = Running::start_with(&log, [route("all", &broker)], purging(Some(HOUR)));
+    until("it to be delivered", async || place.status("all").await.pending == 0).await;
+    place.pass(2 * HOUR);
+    let purged = |seen: &Seen| matches!(seen, Seen::Purged(_));
+    until("a purge to be answered", async || relay.observed().count(purged) > 0).await;
+    place.commit_labels(&["a2"]);
+    until("another to be delivered", async || broker.arrived() == ["a1", "a2"]).await;
     relay.drained().await;
 }

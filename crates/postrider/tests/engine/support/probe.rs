@@ -25,6 +25,7 @@ struct State {
     inner: Arc<dyn Log>,
     deaf: AtomicBool,
     slow_to_finish: AtomicBool,
+    slow_to_purge: AtomicBool,
     heartbeats: watch::Sender<u64>,
     dues: AtomicU64,
 }
@@ -35,6 +36,7 @@ impl Probe {
             inner: Arc::clone(inner),
             deaf: AtomicBool::default(),
             slow_to_finish: AtomicBool::default(),
+            slow_to_purge: AtomicBool::default(),
             heartbeats: watch::Sender::new(0),
             dues: AtomicU64::default(),
         }))
@@ -49,6 +51,12 @@ impl Probe {
     /// `finish` is answered only when the relay has had a heartbeat after it was done.
     pub(crate) fn slow_to_finish(self) -> Self {
         self.0.slow_to_finish.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// `purge` is answered only when the relay has had a heartbeat after it was done.
+    pub(crate) fn slow_to_purge(self) -> Self {
+        self.0.slow_to_purge.store(true, Ordering::SeqCst);
         self
     }
 
@@ -121,7 +129,13 @@ impl Log for Probe {
     }
 
     fn purge(&self, retention: Retention) -> BoxFuture<'_, Result<u64>> {
-        self.0.inner.purge(retention)
+        Box::pin(async move {
+            let purged = self.0.inner.purge(retention).await;
+            if self.0.slow_to_purge.load(Ordering::SeqCst) {
+                self.heartbeat().await;
+            }
+            purged
+        })
     }
 
     fn hint(&self) -> BoxFuture<'_, ()> {

@@ -1,0 +1,32 @@
+//! Retention: removes what every route has passed, once it is old enough.
+//!
+//! It runs beside the heartbeats and never before one: a store may take its time over a purge, and a lease must not run out
+//! over it. How much is removed, and what may be, is the store's to know; this only asks, again and again.
+
+use std::sync::Arc;
+
+use super::{events::Event, lane::ticks, supervisor::Context};
+
+/// Rounds in a row. A large backlog of old records is taken off over several of these.
+const ROUNDS_MAX: u32 = 64;
+
+/// Asks the store to purge every so often. Never ends by itself: the supervisor drops it when it stops, and a purge that is under
+/// way then is done or not done.
+pub(super) async fn run(context: Arc<Context>) {
+    let every = ticks(context.options.purge_every);
+    loop {
+        context.sleep_until(context.now().saturating_add(every)).await;
+        purge(&context).await;
+    }
+}
+
+/// Ends when nothing is left to remove, with an error, or after its rounds.
+async fn purge(context: &Context) {
+    for _ in 0..ROUNDS_MAX {
+        match context.log.purge(context.options.retention()).await {
+            Ok(0) => return,
+            Ok(records) => context.observer.observe(&Event::Purged { records }),
+            Err(error) => return context.failed("purge", &error),
+        }
+    }
+}
