@@ -11,8 +11,9 @@
 //! has both in the right order, or A was picked before. A row whose transaction is still open is not seen and not waited for;
 //! it is picked after its commit, however low its number is. One that is rolled back takes its pending row with it.
 //!
-//! **Who does it.** Whoever reads and finds nothing more, in any process. The row that holds the last place is locked first,
-//! so there is one at a time, and a transaction does all of it or nothing: no lease is needed and nobody can be stale.
+//! **Who does it.** Whoever reads and finds nothing more, in any process; a task beside it while what was read is being
+//! published ([`order_ahead`]); and a registration, so that a route that begins now begins behind everything that is committed.
+//! The row that holds the last place is locked first, so there is one at a time, and a transaction does all of it or nothing: no lease is needed and nobody can be stale.
 //!
 //! What must not be done here is in [`Plant`]: a locking read with SKIP LOCKED looks row by row and not at one state, a cursor
 //! over numbers passes over what commits late, and a delete by range takes what was not picked.
