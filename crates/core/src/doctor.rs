@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 26] = [
+pub const CODES: [(&str, &str); 27] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -105,6 +105,10 @@ pub const CODES: [(&str, &str); 26] = [
     ("store-unreachable", "the store cannot be reached"),
     ("synchronous-commit-off", "a crash of the server can take back what was committed"),
     ("tls-off", "what is said to the server can be read on the way"),
+    (
+        "transactions-long",
+        "the server lets transactions be open for longer than a scan of the collection reaches back, should it have to",
+    ),
     ("viewer", "the role may look and change nothing, so a relay cannot run with it"),
 ];
 

@@ -23,6 +23,7 @@ use crate::{
     error::{Work, from_mongo},
     migrations,
     planted::Plant,
+    seen::Seen,
     server,
     wake::Waker,
 };
@@ -35,7 +36,10 @@ const SELECTION_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a transaction may take from its first insert to its commit, unless told otherwise: ten times what a server allows by
 /// default, because that limit can be lowered while transactions are open.
-const OVERLAP: Duration = Duration::from_mins(10);
+const OVERLAP_MIN: Duration = Duration::from_mins(10);
+
+/// So many times what the server allows a transaction, where that is more. `doctor` asks for as much.
+pub(crate) const OVERLAP_LIFES: u32 = 3;
 
 /// A cursor that is further behind than this is moved although nothing was read, so that the server still remembers where it
 /// is.
@@ -50,7 +54,7 @@ pub struct Builder {
     prefix: String,
     migrate: bool,
     connections_max: u32,
-    overlap: Duration,
+    overlap: Option<Duration>,
     plant: Plant,
     forget_every: u32,
     idle_seconds: u64,
@@ -64,7 +68,7 @@ impl Builder {
             prefix: PREFIX.to_owned(),
             migrate: true,
             connections_max: CONNECTIONS_MAX,
-            overlap: OVERLAP,
+            overlap: None,
             plant: Plant::None,
             forget_every: 0,
             idle_seconds: IDLE_SECONDS,
@@ -96,11 +100,12 @@ impl Builder {
         self
     }
 
-    /// How long a transaction may be open between its first message and its commit. Default 10 minutes. It matters only when
-    /// the server has forgotten where a lane was: messages of transactions that were open for longer would then be missed, and
-    /// everything enqueued within this time before the lane's cursor comes twice.
+    /// How long a transaction may be open between its first message and its commit. Default 10 minutes, or three times what the
+    /// server allowed when the store was opened (`transactionLifetimeLimitSeconds`), if it says so and that is more. It matters
+    /// only where the collection is scanned, as when the server has forgotten where a lane was: messages of transactions that
+    /// were open for longer would then be missed, and everything enqueued within this time before the lane's cursor comes twice.
     pub fn overlap(mut self, overlap: Duration) -> Self {
-        self.overlap = overlap;
+        self.overlap = Some(overlap);
         self
     }
 
@@ -159,11 +164,19 @@ impl Builder {
         let dialect = self.names(options.default_database.as_deref())?;
         options.max_pool_size = Some(self.connections_max);
         let client = Client::with_options(options).map_err(|error| from_mongo(&error, "open the store"))?;
-        self.prepare(&client, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
+        let seen = Arc::default();
+        self.prepare(&client, &dialect, &seen).await.map_err(|fault| fault.into_error("open the store"))?;
+        let overlap = match self.overlap {
+            Some(overlap) => overlap,
+            None => server::transaction_life(&client)
+                .await
+                .map_or(OVERLAP_MIN, |life| OVERLAP_MIN.max(life.saturating_mul(OVERLAP_LIFES))),
+        };
         Ok(MongoStore(Arc::new(Inner {
             client,
             dialect,
-            overlap: if self.plant == Plant::NoOverlap { Duration::ZERO } else { self.overlap },
+            seen,
+            overlap: if self.plant == Plant::NoOverlap { Duration::ZERO } else { overlap },
             plant: self.plant,
             forget_every: self.forget_every,
             idle_seconds: self.idle_seconds,
@@ -174,9 +187,9 @@ impl Builder {
         })))
     }
 
-    async fn prepare(&self, client: &Client, dialect: &Mongo) -> Work<()> {
+    async fn prepare(&self, client: &Client, dialect: &Mongo, seen: &Arc<Seen>) -> Work<()> {
         server::check(&server::hello(client).await?)?;
-        let mut db = Db::alone(client, dialect).await?;
+        let mut db = Db::alone(client, dialect, seen).await?;
         if self.migrate { migrations::apply(&mut db).await.map(drop) } else { migrations::check(&mut db).await }
     }
 }

@@ -100,8 +100,17 @@ impl Position {
     /// A scan that finds everything that is not passed: what was inserted since `overlap` before the horizon. Inserts from
     /// before that have committed, or were rolled back, before the horizon.
     pub(crate) fn rescan(&self, now: Tick, overlap: Tick) -> Self {
-        let at = self.bound().min(self.horizon().saturating_sub(overlap));
-        Self::Scan { until: now, at, lost: true }
+        Self::Scan { until: now, at: self.scan_from(overlap), lost: true }
+    }
+
+    /// As [`Self::rescan`], because somebody wants it and not because the server has forgotten anything.
+    pub(crate) fn rebase(&self, now: Tick, overlap: Tick) -> Self {
+        Self::Scan { until: now, at: self.scan_from(overlap), lost: false }
+    }
+
+    /// Nothing up to here is open any more, of what this position has passed or not.
+    pub(crate) fn scan_from(&self, overlap: Tick) -> Tick {
+        self.bound().min(self.horizon().saturating_sub(overlap))
     }
 
     /// A position that has passed nothing which one of these has not. Duplicates are its only price.
@@ -112,10 +121,7 @@ impl Position {
             // Tokens of one transaction have the same time and are text that sorts as the stream does.
             return positions.into_iter().min_by_key(Self::place).unwrap_or(first);
         }
-        let at = positions.iter().map(|position| match position.rescan(now, overlap) {
-            Self::Scan { at, .. } => at,
-            Self::Stream { through, .. } => through,
-        });
+        let at = positions.iter().map(|position| position.scan_from(overlap));
         Self::Scan { until: now, at: at.min().unwrap_or(0), lost: false }
     }
 

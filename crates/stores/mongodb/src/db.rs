@@ -1,26 +1,33 @@
 //! A piece of work on the database: commands that are transactions of their own, a look at one state of it, or a transaction.
 //!
 //! Every command says by itself how durable its write and how settled its read must be, whatever the client was told: writes
-//! wait until a majority has them in its journal, reads see nothing that could be rolled back.
+//! wait until a majority has them in its journal, reads see nothing that could be rolled back and everything that this process
+//! was told of before (see [`crate::seen`]).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     Client, ClientSession, Database,
     bson::{Bson, Document, Timestamp, doc},
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
-use postrider_core::time::Timestamp as Instant;
+use postrider_core::{Error, ErrorKind, time::Timestamp as Instant};
 
 use crate::{
-    cursor::{Tick, tick},
+    cursor::{Tick, tick, timestamp},
     dialect::Mongo,
     error::{Fault, Work, corrupt},
-    value::{long, millis},
+    seen::Seen,
+    value::{long, millis, point},
 };
 
-/// How long a write may wait for the majority before it counts as neither done nor not done.
+/// How long a write may wait for the majority before it counts as neither done nor not done, and a read until it reaches what
+/// this process has seen.
 const MAJORITY_PATIENCE: Duration = Duration::from_secs(30);
+
+fn patience_millis() -> i64 {
+    i64::try_from(MAJORITY_PATIENCE.as_millis()).unwrap_or(i64::MAX)
+}
 
 /// Documents of one answer, as far as they fit into 16 MB.
 const BATCH_MAX: i64 = 100_000;
@@ -37,6 +44,7 @@ pub(crate) struct Db {
     /// A cursor belongs to the session in which it was opened.
     session: ClientSession,
     mode: Mode,
+    seen: Arc<Seen>,
 }
 
 enum Mode {
@@ -95,25 +103,26 @@ impl Find {
 
 impl Db {
     /// Commands that are transactions of their own.
-    pub(crate) async fn alone(client: &Client, names: &Mongo) -> Work<Self> {
-        Self::new(client, names, Mode::Alone).await
+    pub(crate) async fn alone(client: &Client, names: &Mongo, seen: &Arc<Seen>) -> Work<Self> {
+        Self::new(client, names, seen, Mode::Alone).await
     }
 
     /// On one state of the database, and without changing it.
-    pub(crate) async fn look(client: &Client, names: &Mongo) -> Work<Self> {
-        Self::new(client, names, Mode::Look(None)).await
+    pub(crate) async fn look(client: &Client, names: &Mongo, seen: &Arc<Seen>) -> Work<Self> {
+        Self::new(client, names, seen, Mode::Look(None)).await
     }
 
     /// A transaction, which is rolled back if it is dropped without [`Self::commit`].
-    pub(crate) async fn begin(client: &Client, names: &Mongo) -> Work<Self> {
-        let mut db = Self::new(client, names, Mode::Transaction).await?;
+    pub(crate) async fn begin(client: &Client, names: &Mongo, seen: &Arc<Seen>) -> Work<Self> {
+        let mut db = Self::new(client, names, seen, Mode::Transaction).await?;
         start(&mut db.session).await?;
         Ok(db)
     }
 
-    async fn new(client: &Client, names: &Mongo, mode: Mode) -> Work<Self> {
+    async fn new(client: &Client, names: &Mongo, seen: &Arc<Seen>, mode: Mode) -> Work<Self> {
         let session = client.start_session().causal_consistency(false).await?;
-        Ok(Self { names: names.clone(), database: client.database(names.database()), session, mode })
+        let (database, seen) = (client.database(names.database()), Arc::clone(seen));
+        Ok(Self { names: names.clone(), database, session, mode, seen })
     }
 
     /// Repeats the commit while it is not known whether it has happened, and nothing but the commit.
@@ -125,7 +134,12 @@ impl Db {
         loop {
             match self.session.commit_transaction().await.map_err(Fault::from) {
                 Err(fault) if fault.is_unknown_commit() && repeats < COMMITS_MAX => repeats += 1,
-                outcome => return outcome,
+                outcome => {
+                    if let (Ok(()), Some(time)) = (&outcome, self.operation_time()) {
+                        self.seen.note(time);
+                    }
+                    return outcome;
+                }
             }
         }
     }
@@ -149,25 +163,43 @@ impl Db {
             (Mode::Look(Some(at)), _) => {
                 command.insert("readConcern", doc! { "level": "snapshot", "atClusterTime": *at });
             }
-            (Mode::Look(None), _) => {
-                command.insert("readConcern", doc! { "level": "snapshot" });
-            }
-            (Mode::Alone, Access::Read) => {
-                if !command.contains_key("readConcern") {
-                    command.insert("readConcern", doc! { "level": "majority" });
-                }
-            }
+            (Mode::Look(None), _) => self.reach(&mut command, "snapshot"),
+            (Mode::Alone, Access::Read) if command.contains_key("readConcern") => {}
+            (Mode::Alone, Access::Read) => self.reach(&mut command, "majority"),
             (Mode::Alone, Access::Write) => {
-                let patience = i64::try_from(MAJORITY_PATIENCE.as_millis()).unwrap_or(i64::MAX);
-                command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": patience });
+                let durable = doc! { "w": "majority", "j": true, "wtimeout": patience_millis() };
+                command.insert("writeConcern", durable);
             }
         }
+        let wanted = self.seen.newest();
         let answer = self.database.run_command(command).session(&mut self.session).await?;
-        if let Mode::Look(at @ None) = &mut self.mode {
-            *at = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
-        }
         refused(&answer)?;
+        let told = match &mut self.mode {
+            Mode::Look(at @ None) => {
+                *at = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_timestamp("atClusterTime").ok());
+                at.map(tick)
+            }
+            Mode::Alone => point(&answer, "operationTime"),
+            // What a transaction sees counts once it is committed.
+            Mode::Look(Some(_)) | Mode::Transaction => None,
+        };
+        if let Some(told) = told {
+            if matches!(self.mode, Mode::Look(_)) && wanted.is_some_and(|wanted| told < wanted) {
+                return Err(Error::new(ErrorKind::Unavailable, "the server shows an older state than before").into());
+            }
+            self.seen.note(told);
+        }
         Ok(answer)
+    }
+
+    /// Makes a read see all that this process has seen, or fail if the server does not get there in time.
+    fn reach(&self, command: &mut Document, level: &str) {
+        let mut concern = doc! { "level": level };
+        if let Some(time) = self.seen.newest() {
+            concern.insert("afterClusterTime", timestamp(time));
+            command.insert("maxTimeMS", patience_millis());
+        }
+        command.insert("readConcern", concern);
     }
 
     /// Closes a cursor without waiting for it. If that does not arrive, the server closes it by itself after a while.
@@ -374,9 +406,9 @@ pub(crate) fn refused(answer: &Document) -> Work<()> {
     Err(Fault::Refused { code, message })
 }
 
-fn missing_meta(names: &Mongo) -> postrider_core::Error {
-    postrider_core::Error::new(
-        postrider_core::ErrorKind::Schema,
+fn missing_meta(names: &Mongo) -> Error {
+    Error::new(
+        ErrorKind::Schema,
         "the collections of the store are missing; run the migrations, or let the store do it",
     )
     .with("database", names.database())

@@ -2,7 +2,9 @@
 //!
 //! A lane's lease and cursor are one document, so that a takeover and a settlement meet on it. Epochs come from one counter
 //! of the whole store and from its clock, so a number is never given twice, not even after a route was forgotten and made
-//! again: a stale owner can match nothing. All instants are the server's: `$$NOW`, in the very command that writes.
+//! again: a stale owner can match nothing. All instants are the server's, `$$NOW`. A heartbeat asks for it once and extends the
+//! node's leases from there in a second command, so that a lease ends rather too early than too late. Where that clock has
+//! gone back, as it does with a primary that is behind the last one, see [`crate::clock`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,6 +17,7 @@ use postrider_core::{
 };
 
 use crate::{
+    clock::is_ahead,
     cursor::{Position, Tick},
     db::{Db, Find, Update, server_now},
     error::{Work, corrupt},
@@ -94,7 +97,8 @@ pub(crate) async fn drop_lanes(db: &mut Db, route: &str) -> Work<()> {
 /// Answers when it was, by the server's clock: the instant by which the look tells who is live, however long it takes.
 pub(crate) async fn heartbeat(db: &mut Db, node: &Node) -> Work<Timestamp> {
     let now = see(db, node).await?;
-    let extend = doc! { "$set": { "expires_at": now.as_micros().saturating_add(life(node)) } };
+    let extend = doc! { "expires_at": now.as_micros().saturating_add(life(node)), "lease_life": life(node) };
+    let extend = doc! { "$set": extend };
     db.update("lane", Update::many(doc! { "owner": uuid(node.id.0) }, extend)).await?;
     Ok(now)
 }
@@ -129,20 +133,35 @@ fn life(node: &Node) -> i64 {
 /// Ten thousand years.
 const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
-/// In one state of the database, as of `now`, and whether a dead node is still listed.
-pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(Roster, bool)> {
+/// What a look at the roster shows besides.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    /// A dead node is still listed.
+    pub(crate) dead: bool,
+    /// Something was written at an instant that is not yet.
+    pub(crate) ahead: bool,
+}
+
+/// In one state of the database, as of `now`.
+pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(Roster, Upkeep)> {
     let mut roster = Roster::default();
-    let mut dead = false;
+    let mut upkeep = Upkeep::default();
     for found in db.find("node", Find::default().sort(doc! { "_id": 1 })).await? {
         let standing = NodeStanding { id: node_id(&found, "_id")?, routes: names(&found) };
         roster.leave |= standing.id == node && is_true(&found, "leaving");
-        if is_live(&found, now)? { roster.nodes.push(standing) } else { dead = true }
+        if is_live(&found, now)? {
+            roster.nodes.push(standing);
+        } else {
+            upkeep.dead = true;
+        }
+        upkeep.ahead |= is_ahead(Timestamp::from_micros(long(&found, "seen_at")?), now);
     }
     let routes = Route::all(db).await?;
     let paused = |route: &Route| route.paused.is_some();
     for (name, lanes) in lanes(db, now).await? {
         // A lane and its route come and go together.
         let Some(route) = routes.get(&name) else { continue };
+        upkeep.ahead |= lanes.iter().any(|lane| lane.given_at.is_some_and(|at| is_ahead(at, now)));
         roster.lanes.extend(lanes.into_iter().map(|lane| LaneStanding {
             lane: LaneId { route: Arc::clone(&route.name), number: lane.number },
             served_by: Arc::clone(route.served_by()),
@@ -153,7 +172,7 @@ pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(R
         }));
     }
     roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
-    Ok((roster, dead))
+    Ok((roster, upkeep))
 }
 
 /// Whether a node has sent its heartbeat within its lease life.
@@ -167,6 +186,8 @@ pub(crate) struct LaneRow {
     pub(crate) owner: Option<NodeId>,
     /// How long the owner still has.
     pub(crate) expires_in: Option<Duration>,
+    /// When the lease was given, or last extended.
+    given_at: Option<Timestamp>,
     pub(crate) epoch: Epoch,
     pub(crate) at: Position,
     /// When a scan last had to make up for lost history, if one had to.
@@ -183,6 +204,9 @@ pub(crate) async fn lanes(db: &mut Db, now: Timestamp) -> Work<HashMap<Arc<str>,
             number: int(&found, "number")?,
             owner,
             expires_in: expires_at.filter(|_| owner.is_some()).map(|at| at.since(now)),
+            given_at: expires_at
+                .zip(long_opt(&found, "lease_life"))
+                .map(|(at, life)| Timestamp::from_micros(at.as_micros().saturating_sub(life))),
             epoch: Epoch(long(&found, "epoch")?.cast_unsigned()),
             at: position(&found)?,
             recovered: long_opt(&found, "recovered_at").map(Timestamp::from_micros),
@@ -223,6 +247,7 @@ pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Opt
         "epoch": epoch,
         "owner": uuid(node.id.0),
         "expires_at": { "$add": [server_now(), life(node)] },
+        "lease_life": life(node),
         "beat": { "$add": ["$beat", 1_i64] },
     };
     // A new epoch begins its count of settlements anew.

@@ -56,6 +56,7 @@ mod parked;
 mod purge;
 mod settle;
 
+mod clock;
 mod lease;
 mod route;
 
@@ -68,6 +69,7 @@ mod db;
 mod error;
 pub mod migrations;
 pub mod planted;
+mod seen;
 mod server;
 mod value;
 
@@ -89,6 +91,7 @@ use crate::{
     db::Db,
     error::Work,
     planted::Plant,
+    seen::Seen,
 };
 pub use crate::{
     config::{Builder, connect},
@@ -105,6 +108,7 @@ pub struct MongoStore(Arc<Inner>);
 struct Inner {
     client: Client,
     dialect: Mongo,
+    seen: Arc<Seen>,
     overlap: Duration,
     plant: Plant,
     forget_every: u32,
@@ -158,7 +162,19 @@ impl MongoStore {
         self.0.recoveries.load(Ordering::Relaxed)
     }
 
-    fn overlap(&self) -> Tick {
+    /// How far before a lane's cursor a scan begins; see [`Builder::overlap`].
+    #[must_use]
+    pub fn overlap(&self) -> Duration {
+        self.0.overlap
+    }
+
+    /// As if an answer had told of everything up to this point of the cluster's time, for a test of what follows an election.
+    #[cfg(feature = "planted")]
+    pub fn has_seen(&self, time: mongodb::bson::Timestamp) {
+        self.0.seen.note(cursor::tick(time));
+    }
+
+    fn overlap_ticks(&self) -> Tick {
         seconds(self.0.overlap.as_secs())
     }
 
@@ -170,16 +186,16 @@ impl MongoStore {
 
     /// Commands that are transactions of their own.
     async fn alone(&self) -> Work<Db> {
-        Db::alone(&self.0.client, &self.0.dialect).await
+        Db::alone(&self.0.client, &self.0.dialect, &self.0.seen).await
     }
 
     /// On one consistent state of the database, and without changing it.
     async fn look(&self) -> Work<Db> {
-        Db::look(&self.0.client, &self.0.dialect).await
+        Db::look(&self.0.client, &self.0.dialect, &self.0.seen).await
     }
 
     async fn begin(&self) -> Work<Db> {
-        Db::begin(&self.0.client, &self.0.dialect).await
+        Db::begin(&self.0.client, &self.0.dialect, &self.0.seen).await
     }
 
     /// Runs a piece of work to its end, whether or not somebody still waits for it: a dropped future leaves it done or not

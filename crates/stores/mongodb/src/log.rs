@@ -12,7 +12,7 @@ use postrider_core::{
 };
 
 use crate::{
-    MongoStore,
+    MongoStore, clock,
     cursor::Position,
     due,
     error::Fault,
@@ -65,7 +65,8 @@ impl Log for MongoStore {
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         let (store, node, routes) = (self.clone(), node.clone(), routes.to_vec());
         self.run("register", async move {
-            let beginning = Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap() };
+            let beginning =
+                Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap_ticks() };
             transact!(store, |db| lease::register(&mut db, &node, &routes, beginning))
         })
     }
@@ -75,8 +76,11 @@ impl Log for MongoStore {
         self.run("heartbeat", async move {
             let mut db = store.alone().await?;
             let now = lease::heartbeat(&mut db, &node).await?;
-            let (roster, dead) = lease::roster(&mut store.look().await?, node.id, now).await?;
-            if dead {
+            let (roster, upkeep) = lease::roster(&mut store.look().await?, node.id, now).await?;
+            if upkeep.ahead {
+                clock::catch_up(&mut db).await?;
+            }
+            if upkeep.dead {
                 lease::forget_dead(&mut db).await?;
             }
             Ok(roster)
@@ -139,7 +143,7 @@ impl Log for MongoStore {
         let store = self.clone();
         self.run("purge", async move {
             let mut aside = store.alone().await?;
-            let overlap = store.overlap();
+            let overlap = store.overlap_ticks();
             transact!(store, |db| purge::purge(&mut db, &mut aside, retention, overlap))
         })
     }

@@ -65,7 +65,7 @@ impl Fields<'_> {
         }
         if let Some((code, detail)) = self.cause {
             document.insert("cause_code", code);
-            document.insert("cause_detail", detail);
+            document.insert("cause_detail", shortened(detail));
         }
         document
     }
@@ -116,12 +116,14 @@ impl<'a> Rows<'a> {
             if fields.in_line {
                 self.touched.extend(record.key.map(KeyHash::as_i64));
             }
-            documents.push(self.document(ordinal, record, &fields));
-            bytes += record.envelope.weight();
-            if bytes > INSERT_BYTES_MAX {
+            let weight = record.envelope.weight();
+            // A command has room for one large row, and for nothing beside it.
+            if bytes + weight > INSERT_BYTES_MAX {
                 self.db.insert("parked", std::mem::take(&mut documents)).await?;
                 bytes = 0;
             }
+            documents.push(self.document(ordinal, record, &fields));
+            bytes += weight;
         }
         self.db.insert("parked", documents).await
     }
@@ -156,6 +158,7 @@ impl<'a> Rows<'a> {
             "enqueued_at": record.enqueued_at.as_micros(),
         };
         document.extend(state.document());
+        document.insert("set_at", self.now.as_micros());
         document.extend(fields(envelope));
         document
     }
@@ -204,6 +207,7 @@ impl<'a> Rows<'a> {
         }
         let mut set = fields.document();
         set.insert("ordinal", place);
+        set.insert("set_at", self.now.as_micros());
         self.db.update("parked", Update::one(self.named(ordinal), doc! { "$set": set })).await?;
         if fields.in_line || row.in_line {
             self.touched.extend(key);
@@ -243,6 +247,13 @@ impl<'a> Rows<'a> {
 
 /// Bytes of one insert, unless a single row has more: well below what a server takes.
 const INSERT_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of a cause's detail that are kept. Whatever a destination has answered, a row fits into a document.
+const DETAIL_BYTES_MAX: usize = 8 << 10;
+
+fn shortened(detail: &str) -> &str {
+    &detail[..detail.floor_char_boundary(DETAIL_BYTES_MAX)]
+}
 
 pub(crate) fn signed(ordinal: Ordinal) -> i64 {
     ordinal.0.cast_signed()

@@ -2,17 +2,21 @@
 //!
 //! The oldest are looked at first, then the stream is asked which of them committed late, behind some cursor: those stay.
 //! The order of the two matters: whatever the look has seen is committed by the time the stream is asked, and so the stream
-//! has it. Where the server has forgotten that part of its history, only what is older by the overlap is taken for passed.
-//! The delete is a transaction that meets every registration of a reader, so none is overlooked. A collection that expires
-//! its documents by itself could know nothing of all this.
+//! has it. Each different cursor is asked about once, and for no longer than [`PATIENCE`] together: the transaction is open
+//! meanwhile. Where the server has forgotten that part of its history, or has not answered in time, only what is older by the
+//! overlap is taken for passed. The delete meets every registration of a reader that has committed since the look began, so
+//! none is overlooked. A collection that expires its documents by itself could know nothing of all this.
 
-use std::collections::HashSet;
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::{Bson, doc};
 use postrider_core::log::Retention;
 
 use crate::{
-    cursor::{Tick, timestamp},
+    cursor::{Position, Tick, timestamp},
     db::{Db, Find},
     error::Work,
     lease::lanes,
@@ -23,14 +27,17 @@ use crate::{
 /// Messages that one purge removes at most.
 const MESSAGES_MAX: i64 = 1_000;
 
+/// How long the stream is asked in one purge: well below what a server allows a transaction.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// `aside` is for the stream, which cannot be asked inside of a transaction.
 pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, overlap: Tick) -> Work<u64> {
     let Some(keep) = retention.keep else { return Ok(0) };
-    db.lock_readers().await?;
     let now = db.now().await?;
-    let positions: Vec<_> = lanes(db, now).await?.into_values().flatten().map(|lane| lane.at).collect();
+    let lanes = lanes(db, now).await?.into_values().flatten();
+    let positions: HashMap<_, Position> = lanes.map(|lane| (lane.at.encode().0, lane.at)).collect();
     // While no route is known nothing is removed.
-    let Some(bound) = positions.iter().map(crate::cursor::Position::bound).min() else { return Ok(0) };
+    let Some(bound) = positions.values().map(Position::bound).min() else { return Ok(0) };
     let oldest_kept = now.saturating_sub(keep);
     let fields = doc! { "at": 1, "enqueued_at": 1 };
     let find = Find::new(doc! { "at": { "$lte": timestamp(bound) } }).sort(doc! { "at": 1 });
@@ -42,10 +49,12 @@ pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, ove
     let seen = db.operation_time();
     let mut kept: HashSet<Tick> = HashSet::new();
     let mut trusted = bound;
-    for position in &positions {
-        match late(aside, position, seen).await? {
+    let began = Instant::now();
+    for position in positions.values() {
+        let late = if began.elapsed() < PATIENCE { late(aside, position, seen).await? } else { None };
+        match late {
             Some(late) => kept.extend(late.iter().map(at)),
-            None => trusted = trusted.min(position.horizon().saturating_sub(overlap)),
+            None => trusted = trusted.min(position.scan_from(overlap)),
         }
     }
     oldest.retain(|document| at(document) <= trusted && !kept.contains(&at(document)));
@@ -53,5 +62,8 @@ pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, ove
     if ids.is_empty() {
         return Ok(0);
     }
+    // At the end, for it keeps registrations from committing. One that has committed since the look began ends this
+    // transaction.
+    db.lock_readers().await?;
     db.delete("log", doc! { "_id": { "$in": ids } }).await
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, atomic::Ordering};
 use mongodb::bson::{Document, doc};
 use postrider_core::{
     Error,
-    lease::{LaneId, Lease},
+    lease::Lease,
     log::{Page, PageLimit},
 };
 
@@ -29,7 +29,7 @@ use crate::{
     MongoStore,
     ahead::Rest,
     cursor::{Position, Tick, seconds, timestamp},
-    db::Db,
+    db::{Db, Update, server_now},
     error::{Work, corrupt},
     lease::named,
     planted::Plant,
@@ -63,7 +63,7 @@ pub(crate) async fn read(store: &MongoStore, lease: &Lease, after: Position, lim
     }
     let mut reading = Reading {
         store,
-        lane: &lease.lane,
+        lease,
         selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
         gathered: Gathered::new(limit, replay.clone()),
         at: after.clone(),
@@ -90,7 +90,7 @@ async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
 /// A read under way.
 struct Reading<'a> {
     store: &'a MongoStore,
-    lane: &'a LaneId,
+    lease: &'a Lease,
     selection: Selection<'a>,
     gathered: Gathered,
     at: Position,
@@ -175,7 +175,7 @@ impl Reading<'_> {
     }
 
     async fn stream(&mut self, db: &mut Db, from: Position) -> Work<Step> {
-        if let Some(rest) = self.store.0.ahead.take(self.lane, &from) {
+        if let Some(rest) = self.store.0.ahead.take(&self.lease.lane, &from) {
             // What is newer than the rest is asked for behind it.
             return Ok(if self.take_all(db, rest).await? { Step::On } else { Step::Full });
         }
@@ -183,6 +183,7 @@ impl Reading<'_> {
         let question = Question { from: from.onward(), events_max, late: None, after: None };
         let mut events = match stream::ask(db, question).await? {
             Answer::Events(events) => events,
+            Answer::Ended(end) => return Err(end.into()),
             Answer::Lost => {
                 self.at = from;
                 self.losses += 1;
@@ -190,10 +191,10 @@ impl Reading<'_> {
                 return Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On });
             }
         };
-        let mut rest = Rest::with_capacity(events.events.len());
+        let mut rest = Rest::default();
         for index in 0..events.events.len() {
             let here = events.position(index);
-            rest.push_back((std::mem::take(&mut events.events[index].document), here));
+            rest.push_back(std::mem::take(&mut events.events[index].document), here);
         }
         let is_idle = rest.is_empty();
         if !self.take_all(db, rest).await? {
@@ -213,13 +214,13 @@ impl Reading<'_> {
 
     /// Passes over messages of the stream. `false`: not all of them; the others wait for the next read.
     async fn take_all(&mut self, db: &mut Db, mut rest: Rest) -> Work<bool> {
-        if self.gathered.needs_clock(rest.iter().map(|(document, _)| document)) {
+        if self.gathered.needs_clock(rest.documents()) {
             self.gathered.set_clock(db.now().await?);
         }
         while let Some((document, here)) = rest.pop_front() {
             if let Err(left) = self.take(document, here) {
-                rest.push_front(*left);
-                self.store.0.ahead.keep(self.lane, self.at.clone(), rest);
+                rest.push_front(left.0, left.1);
+                self.store.0.ahead.keep(&self.lease.lane, self.at.clone(), rest);
                 return Ok(false);
             }
         }
@@ -242,10 +243,14 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Goes on with a scan of the collection.
+    /// Goes on with a scan of the collection. That it had to is noted at the lane, here and not when somebody settles: by
+    /// then the scan may be over, and nothing of it left in the cursor.
     async fn lose(&mut self, db: &mut Db) -> Work<()> {
+        // A stale owner notes nothing.
+        let note = vec![doc! { "$set": { "recovered_at": server_now() } }];
+        db.update("lane", Update::one(named(self.lease), note)).await?;
+        self.at = self.at.rescan(db.committed().await?, self.store.overlap_ticks());
         self.store.0.recoveries.fetch_add(1, Ordering::Relaxed);
-        self.at = self.at.rescan(db.committed().await?, self.store.overlap());
         Ok(())
     }
 }

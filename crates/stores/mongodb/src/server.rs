@@ -1,6 +1,8 @@
 //! What the server is: what could not keep the promises is refused when the store is opened, with one sentence that says what
 //! to change.
 
+use std::time::Duration;
+
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -19,6 +21,16 @@ const WIRE_MIN: i64 = 17;
 pub(crate) async fn hello(client: &Client) -> Work<Document> {
     Ok(client.database("admin").run_command(doc! { "hello": 1 }).await?)
 }
+
+/// How long the server lets a transaction be open, as it is set now on the member that is asked. `None`: it does not say, for
+/// want of a privilege mostly.
+pub(crate) async fn transaction_life(client: &Client) -> Option<Duration> {
+    let command = doc! { "getParameter": 1, LIFE_PARAMETER: 1 };
+    let answer = client.database("admin").run_command(command).await.ok()?;
+    Some(Duration::from_secs(long_opt(&answer, LIFE_PARAMETER)?.unsigned_abs()))
+}
+
+const LIFE_PARAMETER: &str = "transactionLifetimeLimitSeconds";
 
 /// Refuses what would lose messages, or could not work.
 pub(crate) fn check(hello: &Document) -> Result<()> {

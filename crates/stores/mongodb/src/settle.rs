@@ -13,7 +13,7 @@ use postrider_core::{
 
 use crate::{
     cursor::Position,
-    db::{Db, Update, server_now},
+    db::{Db, Update},
     due,
     error::Work,
     lease::{fence, named, position},
@@ -33,8 +33,7 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement, 
     if plant == Plant::FenceWithoutWrite && advance.is_none() {
         fence(db, lease).await?;
     } else if !advanced(db, lease, settlement).await? {
-        // Either the lane has another epoch, or this number has been applied.
-        return fence(db, lease).await;
+        return repeated(db, lease).await;
     }
     if !touches_rows(settlement) {
         return Ok(());
@@ -52,6 +51,13 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement, 
     rows.finish().await
 }
 
+/// Either the lane has another epoch, or this number has been applied: perhaps just now, and nobody but the primary has it yet.
+/// A write of its own waits until a majority has it, and with it everything before.
+async fn repeated(db: &mut Db, lease: &Lease) -> Work<()> {
+    let beat = doc! { "$inc": { "beat": 1_i64 } };
+    if db.update("lane", Update::one(named(lease), beat)).await? == 0 { Err(Error::fenced().into()) } else { Ok(()) }
+}
+
 /// Epoch and number are asked in the same step: nothing changes if either is over.
 async fn advanced(db: &mut Db, lease: &Lease, settlement: &Settlement) -> Work<bool> {
     let number = settlement.number.cast_signed();
@@ -59,11 +65,9 @@ async fn advanced(db: &mut Db, lease: &Lease, settlement: &Settlement) -> Work<b
     filter.insert("$or", vec![doc! { "settled": null }, doc! { "settled": { "$lt": number } }]);
     let mut set = doc! { "settled": number, "beat": { "$add": ["$beat", 1_i64] } };
     if let Some(cursor) = &settlement.advance {
-        let position = Position::decode(&cursor.0)?;
+        // What is not ours is refused before it is kept.
+        Position::decode(&cursor.0)?;
         set.insert("cursor", binary(&cursor.0));
-        if let Position::Scan { lost: true, .. } = position {
-            set.insert("recovered_at", server_now());
-        }
     }
     Ok(db.update("lane", Update::one(filter, vec![doc! { "$set": set }])).await? > 0)
 }

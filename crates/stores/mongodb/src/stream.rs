@@ -1,8 +1,9 @@
 //! The change stream: what was committed, in the order of the commits.
 //!
-//! A read opens the stream behind its token, takes what is there, and closes it: the server waits for nothing when a stream
-//! is opened, so the first answer ends where the log ends. What it had beyond the page waits in [`crate::ahead`]. The only
-//! stream of a process that stays open is the one that wakes its relays ([`crate::wake`]).
+//! Whoever asks opens the stream behind its token, takes the first answer, and closes it: the server waits for nothing when a
+//! stream is opened, so that answer ends where the log ends, or where it is full. A read asks for more than its page holds;
+//! the rest is kept in memory for the lane's next read ([`crate::ahead`]). The only stream of a process that stays open is the
+//! one that wakes its relays ([`crate::wake`]).
 //!
 //! A stream that meets the end of the collection itself (dropped, renamed, or its database dropped) says so; whoever reads
 //! stops there with the cause, and never goes on from now as if nothing had been.
@@ -17,8 +18,10 @@ use crate::{
     value::{point, text_opt},
 };
 
-/// Bytes of an answer from which on the server may have had to cut it short: half of what it can hold.
-const ANSWER_BYTES: usize = 8 << 20;
+/// Bytes of an answer from which on it is asked whether there is more. The server cuts an answer before a message that does not
+/// fit into its 16 MiB any more, and does not say so. A larger message than the rest of them behind a shorter answer is found by
+/// the next read.
+const ANSWER_BYTES: usize = 1 << 20;
 
 /// One insert into the log.
 pub(crate) struct Event {
@@ -42,6 +45,8 @@ pub(crate) enum Answer {
     Events(Events),
     /// The server does not remember what was there.
     Lost,
+    /// The collection itself ended: the error with which a route stops.
+    Ended(Error),
 }
 
 /// What to ask of a stream.
@@ -106,13 +111,14 @@ pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
     let mut events = Vec::with_capacity(documents.len());
     let mut ended = false;
     for document in documents {
-        let event = match event(document) {
+        let event = match event(document)? {
+            Ok(event) => event,
+            Err(end) if events.is_empty() => return Ok(Answer::Ended(end)),
             // What came before the end of the collection is delivered; whoever asks behind that is told.
-            Err(_) if !events.is_empty() => {
+            Err(_) => {
                 ended = true;
                 break;
             }
-            event => event?,
         };
         bytes += weight(&event.document);
         events.push(event);
@@ -120,16 +126,17 @@ pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
     Ok(Answer::Events(Events { events, token, more: full || ended || bytes > ANSWER_BYTES }))
 }
 
-fn event(mut event: Document) -> Work<Event> {
+/// An insert, or the end of the collection.
+fn event(mut event: Document) -> Work<Result<Event, Error>> {
     let token = event.get_document("_id").ok().and_then(|id| text_opt(id, "_data")).map(ToOwned::to_owned);
     let committed = point(&event, "clusterTime");
     match (text_opt(&event, "operationType").unwrap_or_default(), token, committed) {
         ("insert", Some(token), Some(committed)) => match event.remove("fullDocument") {
-            Some(Bson::Document(document)) => Ok(Event { document, token, committed }),
+            Some(Bson::Document(document)) => Ok(Ok(Event { document, token, committed })),
             _ => Err(corrupt("an event of the change stream has no document").into()),
         },
         ("insert", ..) => Err(corrupt("an event of the change stream has no place in it").into()),
-        (end, ..) => Err(ended(end).into()),
+        (end, ..) => Ok(Err(ended(end))),
     }
 }
 
@@ -143,12 +150,14 @@ fn ended(how: &str) -> Error {
     .with("event", how)
 }
 
-fn weight(document: &Document) -> usize {
-    match document.get("payload") {
-        Some(Bson::Binary(binary)) => binary.bytes.len() + 200,
-        Some(Bson::String(text)) => text.len() + 200,
-        _ => 200,
-    }
+/// About how many bytes a message takes.
+pub(crate) fn weight(document: &Document) -> usize {
+    let length = |name| match document.get(name) {
+        Some(Bson::Binary(binary)) => binary.bytes.len(),
+        Some(Bson::String(text)) => text.len(),
+        _ => 0,
+    };
+    length("payload") + length("headers") + 200
 }
 
 /// The time of the cluster that a token begins with, if it is written as all servers so far do. Everything that was committed
@@ -184,7 +193,12 @@ pub(crate) async fn late(db: &mut Db, position: &Position, after: Option<Tick>) 
     // Ends with the stream.
     loop {
         let question = Question { from, events_max: LATE_MAX, late: Some(position.bound()), after };
-        let Answer::Events(events) = ask(db, question).await? else { return Ok(None) };
+        let events = match ask(db, question).await? {
+            Answer::Events(events) => events,
+            // Behind the end of the collection nothing is known. Whose route it is stops there and says why; everybody else
+            // goes on.
+            Answer::Lost | Answer::Ended(_) => return Ok(None),
+        };
         let last = events.events.last().map(|event| event.token.clone());
         found.extend(events.events.into_iter().map(|event| event.document));
         // An answer may have been cut anywhere; only one without an event is the end.

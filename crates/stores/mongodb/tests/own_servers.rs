@@ -1,4 +1,5 @@
-//! What needs a server of its own: a standalone one that is refused, and one whose history is tiny.
+//! What needs a server of its own: a standalone one that is refused, one whose history is tiny, one that keeps its majority
+//! waiting, and a set that loses its primary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -15,14 +16,15 @@ use postrider_core::{
     doctor::Thresholds,
     enlist::Enlist,
     envelope::Envelope,
-    lease::LaneId,
-    log::{Log, PageLimit, Settlement},
+    lease::{LaneId, Lease, Node},
+    log::{Log, PageLimit, RecordRef, Settlement},
+    parked::{Cause, DueLimit, Parked},
 };
-use postrider_store_mongodb::MongoStore;
+use postrider_store_mongodb::{MongoStore, UnitOfWork};
 use postrider_testkit::store::{Fixture, OpenTransaction};
 use support::{
-    Place, batch, node,
-    servers::{PATIENCE, ReplicaSet, Server},
+    Place, batch, node, now,
+    servers::{PATIENCE, ReplicaSet, Server, WITH_FAULTS, until},
     spec,
 };
 
@@ -167,4 +169,215 @@ async fn what_only_one_member_had_is_never_delivered() {
     };
     assert_eq!(names, ["later"]);
     assert!(place.delivered().await.iter().all(|envelope| &*envelope.name != "ghost"), "nor by a scan");
+}
+
+/// The only lane of a new route, in the hands of a test.
+async fn lane(store: &MongoStore) -> Lease {
+    let owner = node("r", HOUR);
+    store.register(&owner, &[spec("r")]).await.unwrap();
+    store.acquire(&LaneId { route: "r".into(), number: 0 }, &owner).await.unwrap().expect("the lane is free")
+}
+
+/// A primary that was just elected has what its predecessor acknowledged, and shows an older state until it knows that a
+/// majority has it. Whoever was told more must not be shown less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_waits_until_it_reaches_what_was_seen_before() {
+    let server = Server::replica_set(&WITH_FAULTS).await;
+    let place = Place::on(&server.url()).await;
+    let store = place.store();
+    let lease = lane(&store).await;
+    server.hold_majority().await;
+    // Another takes the lane.
+    let takeover = doc! {
+        "update": format!("{}lane", place.names.prefix()),
+        "updates": [{ "q": {}, "u": { "$inc": { "epoch": 1_i64 } } }],
+        "writeConcern": { "w": 1 },
+    };
+    let database = place.names.database();
+    let answer = place.client.database(database).run_command(takeover).await.unwrap();
+    store.has_seen(answer.get_timestamp("operationTime").unwrap());
+
+    let resuming = tokio::spawn({
+        let (store, lease) = (store.clone(), lease.clone());
+        async move { store.resume(&lease).await.map(drop) }
+    });
+    let asking = tokio::spawn({
+        let (store, lease) = (store.clone(), lease.clone());
+        async move { store.due(&lease, DueLimit { lines: 1, per_line: 1, bytes: 1 }).await.map(drop) }
+    });
+    let answered = || resuming.is_finished() || asking.is_finished();
+    until("both to ask", async || answered() || server.under_way(database).await >= 2).await;
+    assert!(!answered(), "what is older than that is no answer");
+    server.release_majority().await;
+    for outcome in [resuming.await.unwrap(), asking.await.unwrap()] {
+        assert!(outcome.as_ref().is_err_and(postrider_core::Error::is_fenced), "{outcome:?}");
+    }
+}
+
+/// The first answer may be lost, or never have come because there was no majority. Whoever asks again must not be told that all
+/// is well before it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_settlement_waits_for_a_majority_as_the_first_one_did() {
+    let server = Server::replica_set(&WITH_FAULTS).await;
+    let place = Place::on(&server.url()).await;
+    let store = place.store();
+    let lease = lane(&store).await;
+    place.commit(vec![Envelope::new("t", "n", "{}")]).await;
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    let page = store.read(&lease, &cursor, PageLimit { records: 10, bytes: 1 << 20 }).await.unwrap();
+    let settlement = Settlement { number: 1, advance: Some(page.end), ..Settlement::default() };
+
+    server.hold_majority().await;
+    let settle = || {
+        let (store, lease, settlement) = (store.clone(), lease.clone(), settlement.clone());
+        tokio::spawn(async move { store.settle(&lease, &settlement).await })
+    };
+    let (first, database) = (settle(), place.names.database());
+    let applied = doc! { "settled": 1_i64 };
+    let lanes = place.collection("lane");
+    until("the first to be applied", async || lanes.count_documents(applied.clone()).await.unwrap() == 1).await;
+    let again = settle();
+    until("the second to ask", async || again.is_finished() || server.under_way(database).await >= 2).await;
+    assert!(!first.is_finished() && !again.is_finished(), "no majority has it");
+    server.release_majority().await;
+    first.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+}
+
+/// The URL asks for the weakest that there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_the_client_is_set_to_everything_waits_for_a_majority() {
+    let server = Server::replica_set(&WITH_FAULTS).await;
+    let place = Place::on(&format!("{}?w=1&journal=false&readConcernLevel=local", server.url())).await;
+    let (store, database) = (place.store(), place.names.database());
+    let lease = lane(&store).await;
+    let begin = store.resume(&lease).await.unwrap().cursor;
+    let limit = PageLimit { records: 10, bytes: 1 << 20 };
+
+    server.hold_majority().await;
+    let weak = doc! { "at": Timestamp { time: 0, increment: 0 }, "topic": "t", "name": "weak", "payload": "{}" };
+    place.collection("log").insert_one(weak).await.unwrap();
+    assert_eq!(place.collection("log").count_documents(doc! {}).await.unwrap(), 1, "the client itself sees it");
+    let page = store.read(&lease, &begin, limit).await.unwrap();
+    assert!(page.records.is_empty(), "what no majority has is not read");
+
+    let working = tokio::spawn({
+        let (work, names) = (UnitOfWork::new(&place.client, &place.names), place.names.clone());
+        let message = vec![Envelope::new("t", "durable", "{}")];
+        async move {
+            let (names, message) = (&names, &message);
+            work.run(|mut tx| async move { Ok(tx.append(names, batch(message.clone())).await?) }).await
+        }
+    });
+    let settling = tokio::spawn({
+        let (store, lease) = (store.clone(), lease.clone());
+        let settlement = Settlement { number: 1, advance: Some(begin.clone()), ..Settlement::default() };
+        async move { store.settle(&lease, &settlement).await }
+    });
+    until("the commit to wait", async || working.is_finished() || server.commits_under_way().await > 0).await;
+    until("the settlement to wait", async || settling.is_finished() || server.under_way(database).await > 0).await;
+    assert!(!working.is_finished() && !settling.is_finished(), "neither counts before a majority has it");
+    server.release_majority().await;
+    working.await.unwrap().unwrap();
+    settling.await.unwrap().unwrap();
+    let page = store.read(&lease, &begin, limit).await.unwrap();
+    let found: Vec<&str> = page.records.iter().map(|record| &*record.envelope.name).collect();
+    assert_eq!(found, ["weak", "durable"]);
+}
+
+/// A scan reaches back for longer than any transaction lives, as far as the server says how long that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_overlap_follows_what_the_server_allows_a_transaction() {
+    let life = |seconds: i32| doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": seconds };
+    let server = Server::replica_set(&[]).await;
+    let told = async |store: &MongoStore| {
+        let findings = store.doctor(Thresholds::default()).await.unwrap();
+        findings.iter().any(|finding| finding.code == "transactions-long")
+    };
+    let place = Place::on(&server.url()).await;
+    let usual = place.store();
+    assert_eq!((usual.overlap(), told(&usual).await), (Duration::from_secs(600), false));
+    server.tell(life(400)).await;
+    assert!(told(&usual).await, "it was opened before");
+    let longer = place.another().await;
+    assert_eq!((longer.overlap(), told(&longer).await), (Duration::from_secs(1_200), false));
+    let place = Place::with(&server.url(), |builder| builder.overlap(Duration::from_secs(30))).await;
+    let set = place.store();
+    assert_eq!((set.overlap(), told(&set).await), (Duration::from_secs(30), true), "whoever sets it is believed");
+}
+
+/// Leases and schedules go by the primary's clock. A member whose clock is an hour ahead changes nothing while it follows; when it
+/// leads, and when it leads no more, nothing stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_clock_is_off_by_an_hour_holds_up_nothing() {
+    const LIFE: Duration = Duration::from_secs(3);
+    let set = ReplicaSet::start_at([None, None, Some("+1h")]).await;
+    set.step_up(0).await;
+    let place = Place::on(&set.url()).await;
+    let store = place.store();
+    let (first, second) = (node("r", HOUR), node("r", HOUR));
+    store.register(&first, &[spec("r")]).await.unwrap();
+    store.register(&second, &[spec("r")]).await.unwrap();
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let lease = store.acquire(&lane, &first).await.unwrap().expect("the lane is free");
+    assert!(store.acquire(&lane, &second).await.unwrap().is_none(), "it has an owner");
+    let tomorrow = now(&place.client).await.saturating_add(24 * HOUR);
+    let scheduled = Envelope { deliver_at: Some(tomorrow), ..Envelope::new("t", "tomorrow", "{}").with_key("s") };
+    place.commit(vec![Envelope::new("t", "again", "{}").with_key("k"), scheduled]).await;
+
+    // The one that is ahead leads: whoever's heartbeats arrive keeps its lane, now with a short lease.
+    set.step_up(2).await;
+    let owner = Node { lease_life: LIFE, ..first };
+    lasting(async || store.heartbeat(&owner).await).await;
+    assert!(lasting(async || store.acquire(&lane, &second).await).await.is_none(), "its heartbeat counts");
+    let begin = lasting(async || store.resume(&lease).await).await.cursor;
+    let limit = PageLimit { records: 10, bytes: 1 << 20 };
+    let page = lasting(async || store.read(&lease, &begin, limit).await).await;
+    assert_eq!(page.records.len(), 2);
+    let (after, cause) = (Duration::from_secs(1), Cause::new("refused", "at first"));
+    let park = vec![
+        (RecordRef::new(&page.records, 0), Parked::Retrying { after, attempts: 1, cause }),
+        (RecordRef::new(&page.records, 1), Parked::Scheduled { after: page.records[1].wait }),
+    ];
+    let settlement = Settlement { number: 1, advance: Some(page.end.clone()), park, ..Settlement::default() };
+    lasting(async || store.settle(&lease, &settlement).await).await;
+    lasting(async || store.heartbeat(&owner).await).await;
+
+    // The owner dies and the clock goes back. Its lease runs out all the same, and the row comes due.
+    set.step_up(1).await;
+    let lease = loop_until("the lane to be free", async || {
+        lasting(async || store.heartbeat(&second).await).await;
+        lasting(async || store.acquire(&lane, &second).await).await
+    })
+    .await;
+    assert_eq!(lasting(async || store.resume(&lease).await).await.blocked.len(), 1);
+    let due = loop_until("the row to be due", async || {
+        let due = lasting(async || store.due(&lease, DueLimit { lines: 9, per_line: 9, bytes: 1 << 20 }).await).await;
+        (!due.lines.is_empty()).then_some(due)
+    })
+    .await;
+    assert_eq!(&*due.lines[0].rows[0].record.envelope.name, "again");
+    assert!(due.timed.is_empty(), "what is for tomorrow waits for tomorrow");
+}
+
+/// The answer, once the driver has found the primary.
+async fn lasting<T>(ask: impl AsyncFn() -> postrider_core::Result<T>) -> T {
+    loop_until("an answer", async || match ask().await {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            assert!(error.is_transient(), "{error:?}");
+            None
+        }
+    })
+    .await
+}
+
+async fn loop_until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let mut found = None;
+    until(what, async || {
+        found = ask().await;
+        found.is_some()
+    })
+    .await;
+    found.expect("it was waited for")
 }

@@ -15,16 +15,18 @@ use std::{
 
 use mongodb::{
     bson::{Bson, DateTime, Document, Timestamp, doc},
-    options::{ClientOptions, CollectionOptions},
+    options::ClientOptions,
 };
 use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
+    doctor::Thresholds,
     enlist::Enlist,
     envelope::{Envelope, MessageId},
     lease::{LaneId, Lease, RouteSpec},
+    limits::Limits,
     log::{Cursor, Log, PageLimit, RecordRef, Retention, Settlement},
-    parked::{Cause, Parked},
+    parked::{Cause, DueLimit, Parked},
     topic::TopicFilter,
 };
 use postrider_store_mongodb::{Mongo, MongoStore, UnitOfWork, migrations, planted::Plant, work::Failure};
@@ -260,21 +262,6 @@ async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
     assert_eq!(names(&place.delivered().await), ["once"]);
 }
 
-/// Reads what the writer that was ended by a transaction of somebody else would have made of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_the_client_is_set_to_a_message_waits_for_a_majority() {
-    let place = Place::new().await;
-    let weak = CollectionOptions::builder()
-        .write_concern(mongodb::options::WriteConcern::builder().w(mongodb::options::Acknowledgment::Nodes(1)).build())
-        .build();
-    let database = place.client.database(place.names.database());
-    let log = database.collection_with_options::<Document>(place.names.log(), weak);
-    let zero = Timestamp { time: 0, increment: 0 };
-    log.insert_one(doc! { "at": zero, "topic": "t", "name": "weak", "payload": "x" }).await.unwrap();
-    let mut reader = Reader::of(&place.store(), "r").await;
-    assert_eq!(names(&reader.rest(10).await), ["weak"]);
-}
-
 /// A scan without an upper bound passes the place of a message before that commits, and then meets one that was enqueued
 /// after it.
 async fn first_deliveries_of_a_paged_scan(plant: Plant) -> Vec<String> {
@@ -445,6 +432,11 @@ async fn a_dropped_or_renamed_log_stops_the_route_with_a_cause() {
             let back = doc! { "renameCollection": format!("{log}_away"), "to": &log };
             place.client.database("admin").run_command(back).await.unwrap();
         }
+        let overview = store.overview().await.expect("who looks is not stopped with the route");
+        assert_eq!((overview.routes.len(), overview.routes[0].pending), (1, if rename { 2 } else { 0 }));
+        let purged = store.purge(Retention { keep: Some(Duration::ZERO) }).await.expect("nor is retention");
+        assert_eq!(purged, 0, "nothing is known of what is behind the end");
+        store.read(&reader.lease, &reader.cursor, limit).await.expect_err("the route stays stopped");
         store.rebase_route("r", &Actor::new("operator")).await.unwrap();
         let mut next = again_from_store(&store).await;
         let found = names(&next.rest(10).await).join(" ");
@@ -547,4 +539,108 @@ async fn a_collection_that_an_insert_has_made_gets_its_validator() {
     builder(&place.url, &names).open().await.unwrap();
     log.insert_one(doc! { "topic": "t", "name": "without its point in time", "payload": "{}" }).await.unwrap_err();
     log.insert_one(doc! { "at": zero, "topic": "t", "name": "second", "payload": "{}" }).await.unwrap();
+}
+
+/// A migration that was cut off begins again, wherever that was. What is there stays as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_of_a_migration_can_be_repeated() {
+    let place = Place::new().await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    place.commit(vec![named("kept")]).await;
+    let meta = place.collection("meta");
+    let epoch = async || meta.find_one(doc! { "_id": "epoch" }).await.unwrap().unwrap().get_i64("value").unwrap();
+    let indexes = async |collection: &str| place.collection(collection).list_index_names().await.unwrap();
+    let before = (epoch().await, indexes("log").await, indexes("parked").await);
+    assert!(before.0 > 0, "a lane was taken");
+    for cut in [None, Some("audit"), Some("parked")] {
+        if let Some(cut) = cut {
+            // It had not come so far.
+            place.collection(cut).drop().await.unwrap();
+        }
+        meta.delete_one(doc! { "_id": "migration-1" }).await.unwrap();
+        let names = migrations::plan(&place.url, &place.names).await.unwrap();
+        assert_eq!(names.len(), 1, "it is pending again");
+        place.another().await;
+        assert_eq!((epoch().await, indexes("log").await, indexes("parked").await), before);
+        assert!(migrations::plan(&place.url, &place.names).await.unwrap().is_empty());
+    }
+    assert_eq!(names(&reader.rest(10).await), ["kept"]);
+}
+
+/// By the time somebody settles, the scan may be over and the lane in the stream again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_history_is_reported_although_the_scan_is_over_when_it_is_settled() {
+    let place = Place::with(&url(), |builder| builder.forget_every(2)).await;
+    let store = place.store();
+    let mut reader = Reader::of(&store, "r").await;
+    place.commit(vec![named("one")]).await;
+    assert_eq!(names(&reader.rest(10).await), ["one"]);
+    reader.settle().await;
+    let told = async || {
+        let findings = store.doctor(Thresholds::default()).await.unwrap();
+        findings.iter().any(|finding| finding.code == "history-lost")
+    };
+    assert!(!told().await);
+    for _ in 0..2 {
+        reader.rest(10).await;
+    }
+    assert_eq!(store.recoveries(), 1, "every second read finds its history lost");
+    place.commit(vec![named("two")]).await;
+    assert_eq!(names(&reader.rest(10).await), ["two"]);
+    reader.settle().await;
+    let lane = store.overview().await.unwrap().routes[0].lanes[0].cursor.clone();
+    assert!(lane.starts_with("stream"), "{lane}");
+    assert!(told().await, "it is reported");
+}
+
+/// What gets in can be parked, and what could not be does not get in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_as_large_as_a_document_can_be_parked() {
+    const LARGEST: usize = (16 << 20) - (64 << 10);
+    let place = Place::new().await;
+    let store = place.store();
+    let limits = Limits { payload_bytes_max: 32 << 20, ..Limits::default() };
+    let sized = |name: &str, bytes: usize| Envelope::new("t", name, vec![7; bytes]).with_key("k");
+    let mut session = place.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let refused = session.append(&place.names, limits.check(vec![sized("too-large", LARGEST)])).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Limit, false), "{refused}");
+    assert!(refused.to_string().contains("message_bytes_max"), "{refused}");
+    let both = vec![sized("large", 3 << 20), sized("largest", LARGEST - 2_000)];
+    session.append(&place.names, limits.check(both)).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    let foreign = doc! {
+        "at": Timestamp { time: 0, increment: 0 }, "topic": "t", "name": "foreign", "payload": "x".repeat(LARGEST),
+    };
+    place.collection("log").insert_one(foreign).await.expect_err("nor with a plain insert");
+
+    let mut reader = Reader::of(&store, "r").await;
+    // Once by the scan and once by the stream.
+    for turn in ["scan", "stream"] {
+        let page = store.read(&reader.lease, &reader.cursor, PageLimit { records: 10, bytes: 1 << 30 }).await.unwrap();
+        assert_eq!(page.records.len(), 2, "{turn}");
+        // Whatever a destination has to say.
+        let cause = Cause::new("refused", "ö".repeat(1 << 20));
+        let parked = Parked::Retrying { after: Duration::ZERO, attempts: 1, cause };
+        let park = (0..2).map(|index| (RecordRef::new(&page.records, index), parked.clone())).collect();
+        reader.number += 1;
+        let settlement =
+            Settlement { number: reader.number, advance: Some(page.end.clone()), park, ..Settlement::default() };
+        store.settle(&reader.lease, &settlement).await.unwrap();
+        reader.cursor = page.end;
+        let due = store.due(&reader.lease, DueLimit { lines: 1, per_line: 10, bytes: 1 << 30 }).await.unwrap();
+        let rows = &due.lines[0].rows;
+        assert_eq!(rows.iter().map(|row| &*row.record.envelope.name).collect::<Vec<_>>(), ["large", "largest"]);
+        assert_eq!(rows[1].record.envelope.payload.len(), LARGEST - 2_000);
+        reader.number += 1;
+        let remove = rows.iter().map(|row| row.ordinal).collect();
+        let done = Settlement { number: reader.number, remove, ..Settlement::default() };
+        store.settle(&reader.lease, &done).await.unwrap();
+        if turn == "scan" {
+            session.start_transaction().await.unwrap();
+            let both = vec![sized("large", 3 << 20), sized("largest", LARGEST - 2_000)];
+            session.append(&place.names, limits.check(both)).await.unwrap();
+            session.commit_transaction().await.unwrap();
+        }
+    }
 }

@@ -136,8 +136,8 @@ pub(super) async fn rebase_route(db: &mut Db, route: &str, actor: &Actor, beginn
     a_route(db, route).await?;
     let epoch = db.draw_epoch().await?;
     for lane in db.find("lane", Find::new(doc! { "route": route })).await? {
-        let rescan = position(&lane)?.rescan(beginning.committed, beginning.overlap);
-        let set = doc! { "epoch": epoch, "cursor": binary(&rescan.encode().0) };
+        let rebased = position(&lane)?.rebase(beginning.committed, beginning.overlap);
+        let set = doc! { "epoch": epoch, "cursor": binary(&rebased.encode().0) };
         let change = doc! { "$set": set, "$unset": { "owner": "", "expires_at": "", "settled": "" } };
         db.update("lane", Update::one(doc! { "_id": text(&lane, "_id")? }, change)).await?;
     }

@@ -1,5 +1,5 @@
-//! What an operator should know of the server: whether a crash can take back a commit, how far back it remembers, and which
-//! lanes had to be read anew because it did not.
+//! What an operator should know of the server: whether a crash can take back a commit, how far back it remembers, which lanes
+//! had to be read anew because it did not, and whether it lets transactions be open for longer than such a scan reaches back.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use postrider_core::doctor::{Finding, Severity, Thresholds};
 
 use crate::{
     MongoStore,
+    config::OVERLAP_LIFES,
     error::Work,
     lease::lanes,
+    server,
     value::{is_true, long_opt},
 };
 
@@ -20,6 +22,7 @@ pub(super) async fn examine(store: &MongoStore, thresholds: Thresholds) -> Work<
     let mut findings: Vec<Finding> = durability(store).await.into_iter().collect();
     findings.extend(history(store).await);
     findings.extend(recovered(store).await?);
+    findings.extend(transaction_life(store).await);
     findings.extend(open_transactions(store, thresholds).await);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
@@ -80,6 +83,25 @@ async fn recovered(store: &MongoStore) -> Work<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+/// Needs the privilege `getParameter`; without it there is nothing to say.
+async fn transaction_life(store: &MongoStore) -> Option<Finding> {
+    let life = server::transaction_life(&store.0.client).await?;
+    let (life_seconds, overlap) = (life.as_secs(), store.overlap().as_secs());
+    if life.saturating_mul(OVERLAP_LIFES) <= store.overlap() {
+        return None;
+    }
+    Some(
+        Finding::new("transactions-long", Severity::Warning, format!("transactionLifetimeLimitSeconds = {life_seconds}"))
+            .detail(format!(
+                "a scan of the collection begins {overlap} s before the cursor; a transaction that is open for longer than \
+                 that while the server loses its history may be passed over"
+            ))
+            .fix(
+                "lower transactionLifetimeLimitSeconds, or start the relay anew: it chooses its overlap by it, unless one is set",
+            ),
+    )
 }
 
 /// Needs the privilege `inprog`; without it there is nothing to say.

@@ -37,7 +37,7 @@ macro_rules! look_at_log {
     ($self:ident, $operation:literal, |$db:ident, $aside:ident, $overlap:ident| $work:expr) => {{
         let store = $self.clone();
         $self.run($operation, async move {
-            let (mut $db, mut $aside, $overlap) = (store.look().await?, store.alone().await?, store.overlap());
+            let (mut $db, mut $aside, $overlap) = (store.look().await?, store.alone().await?, store.overlap_ticks());
             $work.await
         })
     }};
@@ -48,7 +48,8 @@ macro_rules! act {
     ($self:ident, $operation:literal, |$db:ident, $beginning:ident| $work:expr) => {{
         let store = $self.clone();
         $self.run($operation, async move {
-            let $beginning = Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap() };
+            let $beginning =
+                Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap_ticks() };
             let changed = transact!(store, |$db| $work)?;
             store.wake();
             Ok(changed)

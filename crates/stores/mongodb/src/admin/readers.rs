@@ -110,6 +110,6 @@ async fn standing(aside: &mut Db, position: &Position, overlap: Tick) -> Work<(T
             let numbers = documents.iter().map(at).collect();
             (position.bound(), Arc::new(Late { documents, numbers }))
         }
-        None => (position.bound().min(position.horizon().saturating_sub(overlap)), Arc::default()),
+        None => (position.scan_from(overlap), Arc::default()),
     })
 }

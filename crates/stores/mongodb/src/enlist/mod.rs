@@ -23,7 +23,7 @@ use mongodb::{
     options::WriteConcern,
 };
 use postrider_core::{
-    BoxFuture, Error, Result,
+    BoxFuture, Error, ErrorKind, Result,
     enlist::{Batch, Enlist},
     envelope::Envelope,
 };
@@ -42,6 +42,10 @@ const COMMAND_BYTES_MAX: usize = 4 << 20;
 /// Messages of one command.
 const COMMAND_MESSAGES_MAX: usize = 1_000;
 
+/// Bytes of one message with its key, headers and names. A document of MongoDB holds 16 MiB; a parked row is the message and a
+/// little more, and so is its event in the change stream. The collection's validator refuses what other languages write.
+const MESSAGE_BYTES_MAX: usize = (16 << 20) - (64 << 10);
+
 /// Asynchronous, as the driver is. If the future is dropped half-way, the transaction holds all, some or none of the batch:
 /// abort it.
 impl Enlist<Mongo> for ClientSession {
@@ -56,10 +60,27 @@ impl Enlist<Mongo> for ClientSession {
             if batch.envelopes().is_empty() {
                 return Ok(());
             }
+            batch.envelopes().iter().try_for_each(fits)?;
             must_be_in_transaction(self).await?;
             append(self, store, batch.envelopes()).await.map_err(|fault| fault.into_error("enqueue"))
         })
     }
+}
+
+/// A message that could not be parked would stop its lane, so it does not get in.
+fn fits(envelope: &Envelope) -> Result<()> {
+    // The names of the fields, their lengths, and what the server adds.
+    let bytes = envelope.weight() + envelope.topic.len() + envelope.name.len() + 512;
+    if bytes <= MESSAGE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Limit,
+        "enqueue: the message does not fit into a document of MongoDB, which holds 16 MiB",
+    )
+    .with("message_id", envelope.id)
+    .with("size", bytes)
+    .with("message_bytes_max", MESSAGE_BYTES_MAX))
 }
 
 /// What the driver says to a session that is in one. It has no code for it; whatever else it says is a refusal.

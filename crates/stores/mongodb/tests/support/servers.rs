@@ -17,21 +17,39 @@ use super::program;
 /// Longer than anything takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Lets a test switch faults on.
+pub(crate) const WITH_FAULTS: [&str; 2] = ["--setParameter", "enableTestCommands=1"];
+
+/// Waits for a condition.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// A server that ends with the test.
 pub(crate) struct Server {
     child: Child,
     dir: PathBuf,
     pub(crate) port: u16,
     options: Vec<String>,
+    clock: Option<&'static str>,
 }
 
 impl Server {
     pub(crate) async fn start(options: &[&str]) -> Self {
+        Self::start_at(options, None).await
+    }
+
+    /// With a clock that is off by so much, such as `+1h`.
+    async fn start_at(options: &[&str], clock: Option<&'static str>) -> Self {
         let dir = std::env::temp_dir().join(format!("postrider-mongod-{}", uuid::Uuid::now_v7().simple()));
         std::fs::create_dir_all(dir.join("data")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let server = Self { child: spawn(&dir, port, &options), dir, port, options };
+        let server = Self { child: spawn(&dir, port, &options, clock), dir, port, options, clock };
         server.until(|hello| hello.contains_key("maxWireVersion")).await;
         server
     }
@@ -69,12 +87,47 @@ impl Server {
         format!("mongodb://127.0.0.1:{}/shop", self.port)
     }
 
+    /// What is written from now on is not known to be on a majority, as on a primary that was just elected.
+    pub(crate) async fn hold_majority(&self) {
+        self.tell(doc! { "configureFailPoint": "disableSnapshotting", "mode": "alwaysOn" }).await;
+    }
+
+    /// What is written is on a majority again.
+    pub(crate) async fn release_majority(&self) {
+        self.tell(doc! { "configureFailPoint": "disableSnapshotting", "mode": "off" }).await;
+        // The next write brings the rest along.
+        let aside = self.direct().await.database("aside").collection::<Document>("aside");
+        aside.insert_one(doc! {}).await.unwrap();
+    }
+
+    /// A command to the server itself.
+    pub(crate) async fn tell(&self, command: Document) {
+        self.direct().await.database("admin").run_command(command).await.unwrap();
+    }
+
+    /// How many commands to a database are under way.
+    pub(crate) async fn under_way(&self, database: &str) -> usize {
+        self.operations(doc! { "ns": { "$regex": format!("^{database}\\.") } }).await
+    }
+
+    /// How many commits are under way.
+    pub(crate) async fn commits_under_way(&self) -> usize {
+        self.operations(doc! { "command.commitTransaction": { "$exists": true } }).await
+    }
+
+    async fn operations(&self, filter: Document) -> usize {
+        let mut command = doc! { "currentOp": true };
+        command.extend(filter);
+        let answer = self.direct().await.database("admin").run_command(command).await.unwrap();
+        answer.get_array("inprog").unwrap().len()
+    }
+
     /// Without a word, as when the power goes; and up again.
     async fn crash(&mut self) {
         // It may be dead already.
         let _ = self.child.kill();
         self.child.wait().unwrap();
-        self.child = spawn(&self.dir, self.port, &self.options);
+        self.child = spawn(&self.dir, self.port, &self.options, self.clock);
         self.until(|hello| hello.contains_key("maxWireVersion")).await;
     }
 }
@@ -87,8 +140,13 @@ impl Drop for Server {
     }
 }
 
-fn spawn(dir: &PathBuf, port: u16, options: &[String]) -> Child {
-    Command::new(program())
+fn spawn(dir: &PathBuf, port: u16, options: &[String], clock: Option<&str>) -> Child {
+    let mut command = Command::new(program());
+    if let Some(clock) = clock {
+        // The clock that counts from nowhere goes on as it is: it is by the other one that members differ.
+        command.env("LD_PRELOAD", faketime()).env("FAKETIME", clock).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    command
         .args(["--dbpath", "data", "--bind_ip", "127.0.0.1", "--port", &port.to_string(), "--nounixsocket"])
         .args(["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "diagnosticDataCollectionEnabled=false"])
         .args(options)
@@ -98,6 +156,13 @@ fn spawn(dir: &PathBuf, port: u16, options: &[String]) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// The library that shows a program another time, where distributions put it.
+fn faketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
+    let library = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists());
+    library.expect("libfaketime is missing: `cargo xtask services up` installs it")
 }
 
 fn is_primary(hello: &Document) -> bool {
@@ -120,10 +185,15 @@ pub(crate) struct ReplicaSet(Vec<Server>);
 
 impl ReplicaSet {
     pub(crate) async fn start() -> Self {
+        Self::start_at([None; 3]).await
+    }
+
+    /// With clocks that are off by so much.
+    pub(crate) async fn start_at(clocks: [Option<&'static str>; 3]) -> Self {
         let mut servers = Vec::new();
-        for _ in 0..3 {
-            let failing = ["--setParameter", "enableTestCommands=1"];
-            servers.push(Server::start(&[&["--replSet", "rs0", "--oplogSize", "200"], &failing[..]].concat()).await);
+        for clock in clocks {
+            let options = [&["--replSet", "rs0", "--oplogSize", "200"], &WITH_FAULTS[..]].concat();
+            servers.push(Server::start_at(&options, clock).await);
         }
         initiate(&servers).await;
         let set = Self(servers);
@@ -148,6 +218,17 @@ impl ReplicaSet {
             assert!(Instant::now() < deadline, "the set has no primary");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// This very member becomes the primary.
+    pub(crate) async fn step_up(&self, member: usize) {
+        until("the member to be the primary", async || {
+            // One that has not caught up is refused, and asked again.
+            let asked = doc! { "replSetStepUp": 1 };
+            let _ = self.0[member].direct().await.database("admin").run_command(asked).await;
+            self.0[member].hello().await.is_some_and(|hello| is_primary(&hello))
+        })
+        .await;
     }
 
     /// Another member becomes the primary.

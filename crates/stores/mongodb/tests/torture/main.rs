@@ -1,6 +1,6 @@
 //! Torture: writers that hold, roll back and are ended by the server, and two relays that take the lane from each other, sleep
-//! through their leases, forget where they were, and drop everything in mid-read, while the log is emptied behind them. A
-//! checker compares the producers' own log with what arrived.
+//! through their leases, forget where they were, park what is refused, and drop everything in mid-read, while the log is
+//! emptied behind them. A checker compares the producers' own log with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to readers with a planted mistake, each of which it
 //! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
@@ -24,7 +24,10 @@ use std::{
 use postrider_store_mongodb::planted::Plant;
 use postrider_testkit::checker::Verdict;
 
-use crate::{support::servers::ReplicaSet, world::World};
+use crate::{
+    support::servers::ReplicaSet,
+    world::{Counts, World},
+};
 
 /// One torture at a time: a second one would only slow down the first.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -39,11 +42,13 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let seed = setting("POSTRIDER_TORTURE_SEED", 1);
     let world = World::new(Plant::None, Duration::from_secs(seconds), 30).await;
     let verdict = torture(&world, seed).await;
-    let (takes, fenced, recoveries, purged) = world.counts();
-    println!("seed {seed}: {takes} takes, {fenced} fenced, {recoveries} scans, {purged} purged, {verdict:?}");
+    let counts = world.counts();
+    println!("seed {seed}: {counts:?}, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
     // How much of what happened is a matter of the machine; that the run was worth something is not.
-    assert!(verdict.committed > 100 && verdict.rolled_back > 0 && takes > 1 && recoveries > 0, "{takes}, {verdict:?}");
+    let Counts { takes, fenced, scans, purged, parked } = counts;
+    assert!(verdict.committed > 100 && verdict.rolled_back > 0, "{verdict:?}");
+    assert!(takes > 1 && fenced > 0 && scans > 0 && purged > 0 && parked > 0, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -94,10 +99,11 @@ async fn fail_overs_under_load_lose_nothing() {
     });
     let verdict = torture_until(&world, seed, &over).await;
     let (_set, faults) = faults.await.unwrap();
-    let (takes, fenced, recoveries, purged) = world.counts();
-    println!("{faults} fail-overs, {takes} takes, {fenced} fenced, {recoveries} scans, {purged} purged, {verdict:?}");
+    let counts = world.counts();
+    println!("{faults} fail-overs, {counts:?}, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
     assert!(verdict.committed > 100 && faults > 1, "{faults} fail-overs, {verdict:?}");
+    assert!(counts.takes > 1 && counts.purged > 0 && counts.parked > 0, "{counts:?}");
 }
 
 /// Writes for as long as the world says, reads to the end, and judges.

@@ -25,7 +25,20 @@ pub(crate) const WRITERS: u64 = 10;
 const OVERLAP: Duration = Duration::from_secs(3);
 
 /// So many reads between two that find their history lost.
-const FORGET_EVERY: u32 = 12;
+const FORGET_EVERY: u32 = 6;
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Takes of the lane.
+    pub(crate) takes: u64,
+    /// Settlements of owners whose lane was somebody else's.
+    pub(crate) fenced: u64,
+    /// Scans because history was lost.
+    pub(crate) scans: u64,
+    pub(crate) purged: u64,
+    pub(crate) parked: u64,
+}
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -39,10 +52,13 @@ pub(crate) struct Inner {
     pub(crate) keys: u64,
     pub(crate) names: Mongo,
     written: AtomicBool,
-    read: AtomicBool,
+    all_read: AtomicBool,
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
     pub(crate) takes: AtomicU64,
+    /// Messages that were read, as often as they were.
+    pub(crate) read: AtomicU64,
+    pub(crate) parked: AtomicU64,
     pub(crate) fenced: AtomicU64,
     pub(crate) recoveries: AtomicU64,
     pub(crate) purged: AtomicU64,
@@ -75,10 +91,12 @@ impl World {
             keys,
             names,
             written: AtomicBool::new(false),
-            read: AtomicBool::new(false),
+            all_read: AtomicBool::new(false),
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
             takes: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            parked: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
             purged: AtomicU64::new(0),
@@ -127,17 +145,23 @@ impl Inner {
     }
 
     pub(crate) fn all_is_read(&self) {
-        self.read.store(true, Ordering::SeqCst);
+        self.all_read.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_read(&self) -> bool {
-        self.read.load(Ordering::SeqCst)
+        self.all_read.load(Ordering::SeqCst)
     }
 
-    /// Takes of the lane, answers of `Fenced`, scans, messages that were purged.
-    pub(crate) fn counts(&self) -> (u64, u64, u64, u64) {
+    /// What happened, to judge whether a run was worth something.
+    pub(crate) fn counts(&self) -> Counts {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        (of(&self.takes), of(&self.fenced), of(&self.recoveries), of(&self.purged))
+        Counts {
+            takes: of(&self.takes),
+            fenced: of(&self.fenced),
+            scans: of(&self.recoveries),
+            purged: of(&self.purged),
+            parked: of(&self.parked),
+        }
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
