@@ -1,7 +1,7 @@
 //! A TCP proxy between a client and a real server, which does to connections what networks do.
 //!
 //! It delays, falls silent (half-open: both sides believe in the connection and nothing passes), refuses new connections,
-//! closes and resets those that there are. Bytes are never lost inside a connection that goes on, because TCP would not
+//! closes and resets those that there are, for both sides or so that the server does not learn of it. Bytes are never lost inside a connection that goes on, because TCP would not
 //! lose them either.
 
 use std::{
@@ -42,6 +42,7 @@ pub enum Traffic {
 enum End {
     Closed,
     Reset,
+    Abandoned,
 }
 
 /// A proxy on a loopback port of its own. It ends when it is dropped, and its connections with it.
@@ -56,6 +57,8 @@ struct Shared {
     traffic: watch::Sender<Traffic>,
     /// Every value that is sent ends all connections.
     ends: watch::Sender<End>,
+    /// Every value that is sent closes what the server was left with.
+    released: watch::Sender<()>,
     connections: AtomicU64,
 }
 
@@ -79,6 +82,7 @@ impl Proxy {
             server: server.to_owned(),
             traffic: watch::Sender::new(Traffic::Flowing),
             ends: watch::Sender::new(End::Closed),
+            released: watch::Sender::new(()),
             connections: AtomicU64::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -106,6 +110,17 @@ impl Proxy {
         self.shared.ends.send_replace(End::Reset);
     }
 
+    /// Resets all connections that there are on the client's side alone: the server believes in them, as it does after the
+    /// client's machine was lost, until it notices by itself or they are [released](Self::release).
+    pub fn abandon(&self) {
+        self.shared.ends.send_replace(End::Abandoned);
+    }
+
+    /// Closes what the server was left with by [`Self::abandon`].
+    pub fn release(&self) {
+        self.shared.released.send_replace(());
+    }
+
     /// How many connections have been made through it so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -117,6 +132,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
         self.cut();
+        self.release();
     }
 }
 
@@ -134,7 +150,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 /// One connection, until one side closes it or it is ended here.
 async fn connect(client: TcpStream, shared: Arc<Shared>) {
-    let mut ends = shared.ends.subscribe();
+    let (mut ends, mut released) = (shared.ends.subscribe(), shared.released.subscribe());
     let Ok(server) = TcpStream::connect(&shared.server).await else {
         drop(client.set_zero_linger());
         return;
@@ -145,18 +161,25 @@ async fn connect(client: TcpStream, shared: Arc<Shared>) {
     drop(server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let reset = tokio::select! {
-        _ = pass(&mut from_client, &mut to_server, shared.traffic.subscribe()) => false,
-        _ = pass(&mut from_server, &mut to_client, shared.traffic.subscribe()) => false,
-        _ = ends.changed() => *ends.borrow() == End::Reset,
+    let end = tokio::select! {
+        _ = pass(&mut from_client, &mut to_server, shared.traffic.subscribe()) => End::Closed,
+        _ = pass(&mut from_server, &mut to_client, shared.traffic.subscribe()) => End::Closed,
+        _ = ends.changed() => *ends.borrow_and_update(),
     };
-    if reset {
-        drop(from_client.as_ref().set_zero_linger());
-        drop(from_server.as_ref().set_zero_linger());
-        // Dropped, a half would first say that nothing more comes, and the reset would be an ordinary end.
-        to_client.forget();
-        to_server.forget();
+    if end == End::Closed {
+        return;
     }
+    drop(from_client.as_ref().set_zero_linger());
+    // Dropped, a half would first say that nothing more comes, and the reset would be an ordinary end.
+    to_client.forget();
+    drop(from_client);
+    if end == End::Abandoned {
+        // Ends when it is let go, or with the proxy. A later end of connections is not for this one, which has no client.
+        drop(released.changed().await);
+        return;
+    }
+    drop(from_server.as_ref().set_zero_linger());
+    to_server.forget();
 }
 
 /// One direction, until it ends.
@@ -248,6 +271,23 @@ mod tests {
         proxy.reset();
         let error = stream.read(&mut [0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn of_an_abandoned_connection_only_the_client_learns() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Proxy::to(&listener.local_addr().unwrap().to_string()).await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.write_u8(7).await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), 7);
+        proxy.abandon();
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let mut byte = [0; 1];
+        let silent = tokio::time::timeout(Duration::from_millis(50), server.read(&mut byte)).await;
+        assert!(silent.is_err(), "the server still believes in it");
+        proxy.release();
+        assert_eq!(server.read(&mut byte).await.unwrap(), 0, "now it has learned");
     }
 
     #[tokio::test]
