@@ -11,11 +11,14 @@ pub(crate) const ACCESS_REFUSED: u16 = 403;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
+/// The cause of an outage: there is no exchange to publish to.
+pub(crate) const NO_EXCHANGE: &str = "no-exchange";
+
 /// What became of a message whose confirm did not come.
 pub(crate) fn unconfirmed(error: &Error) -> Outcome {
     match code(error) {
         // One exchange for all: none of them got through, and none will before somebody makes it or gives us the right.
-        Some(NOT_FOUND) => Outcome::Unavailable(Cause::new("no-exchange", error)),
+        Some(NOT_FOUND) => Outcome::Unavailable(Cause::new(NO_EXCHANGE, error)),
         Some(ACCESS_REFUSED) => Outcome::Unavailable(Cause::new("denied", error)),
         Some(code) => Outcome::Unknown(Cause::new(&format!("amqp-{code}"), error)),
         None => Outcome::Unknown(Cause::new("connection-lost", error)),

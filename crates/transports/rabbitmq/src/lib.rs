@@ -19,7 +19,7 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | confirmed | durable | |
-//! | confirmed and returned: no queue takes the routing key | rejected | `unroutable` |
+//! | confirmed and returned: no queue takes the routing key | rejected; unavailable where the queue is declared here, because then it was deleted and is made again | `unroutable` |
 //! | larger than `message_bytes_max`, or headers that fill a frame | rejected | `too-large` |
 //! | routing key of more than 255 bytes | rejected | `routing-key` |
 //! | refused alone (406): larger than the server takes | rejected | `amqp-406` |

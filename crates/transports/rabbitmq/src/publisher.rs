@@ -16,8 +16,8 @@ use crate::{
     access::Access,
     confirm::{self, Message, Verdict},
     connect::Connections,
-    mapping,
-    topology::{QueueKind, Topology},
+    error, mapping,
+    topology::{Queue, QueueKind, Topology},
 };
 
 /// A routing key, and the name of an exchange or queue, has no more bytes than this.
@@ -76,7 +76,9 @@ impl Builder {
 
     /// Makes what is missing of: the exchange, as a durable topic exchange; this queue; and a binding between them, by the
     /// routing key that is set or for every one. Without an exchange the queue's name becomes the routing key. What is there
-    /// is left as it is.
+    /// is left as it is. Made anew if it goes missing while messages are published: those that it would have taken wait. The
+    /// queue is for any number of consumers; one that keeps to a single active one is made by its
+    /// [subscriber](crate::SubscriberBuilder::declare), or by hand.
     #[must_use]
     pub fn declare(mut self, queue: &str, kind: QueueKind) -> Self {
         self.declare = Some((queue.to_owned(), kind));
@@ -119,11 +121,13 @@ impl Builder {
                 )
                 .with("queue", queue.escape_debug()));
             }
-            return Ok(Topology { queue: Some((queue, kind)), ..Topology::default() });
+            let queue = Queue { name: queue, kind, single_active_consumer: false };
+            return Ok(Topology { queue: Some(queue), ..Topology::default() });
         }
         let key = self.routing_key.clone().unwrap_or_else(|| EVERYTHING.to_owned());
         let bindings = vec![(self.exchange.clone(), key)];
-        Ok(Topology { exchange: Some(self.exchange.clone()), queue: Some((queue, kind)), bindings })
+        let queue = Queue { name: queue, kind, single_active_consumer: false };
+        Ok(Topology { exchange: Some(self.exchange.clone()), queue: Some(queue), bindings })
     }
 }
 
@@ -220,6 +224,10 @@ impl Shared {
         let (state, concluded) = confirm::conclude(answers, lent.blocked());
         verdicts.extend(concluded);
         match state {
+            // Something of what we have made is gone. Whoever connects makes it again.
+            _ if self.settings.declare.is_some() && verdicts.iter().any(|(_, verdict)| leads_nowhere(verdict)) => {
+                self.connections.give_up(&lent).await;
+            }
             confirm::State::Usable => lent.give_back(),
             confirm::State::ChannelLost => {}
             confirm::State::ConnectionLost => self.connections.give_up(&lent).await,
@@ -230,6 +238,9 @@ impl Shared {
     fn outcome(&self, record: &RecordRef, verdict: Verdict, alone: bool) -> Outcome {
         match verdict {
             Verdict::Told(outcome) => outcome,
+            // What we make takes everything that goes there: if it is not taken, the queue or its binding is gone, and that is
+            // no fault of the message.
+            Verdict::Returned if self.settings.declare.is_some() => Outcome::Unavailable(self.unroutable(record)),
             Verdict::Returned => Outcome::Rejected(self.unroutable(record)),
             Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
             Verdict::Blamed(cause) => Outcome::Unknown(cause),
@@ -246,7 +257,20 @@ impl Shared {
             "" => format!("there is no queue {key}"),
             exchange => format!("no queue takes {key} from the exchange {exchange}"),
         };
-        Cause::new("unroutable", format!("{place}; make one, or let the route declare it"))
+        let advice = match self.settings.declare {
+            Some(_) => "what is missing is made with the next connection",
+            None => "make one, or let the route declare it",
+        };
+        Cause::new("unroutable", format!("{place}; {advice}"))
+    }
+}
+
+/// Whether there was no queue for a message, or no exchange.
+fn leads_nowhere(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Returned => true,
+        Verdict::Told(Outcome::Unavailable(cause)) => cause.code() == error::NO_EXCHANGE,
+        Verdict::Told(_) | Verdict::Blamed(_) => false,
     }
 }
 

@@ -3,10 +3,13 @@
 //! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
 //! dropped takes nothing with it. What is neither acknowledged nor rejected the server gives out again as soon as it knows
 //! that the connection has ended, in the old order. After a lost connection that is everything that was out; acknowledging
-//! it then fails. A server that learns of the loss later than we do gives out newer messages first, until it does.
+//! it then fails.
 //!
-//! One consumer receives the messages of a queue in order. Several share them, which leaves no order over keys. One that was
-//! rejected for later waits here, not with the server, and comes behind what follows it.
+//! One consumer receives the messages of a queue in order. A server may learn of a lost connection later than we do, and has
+//! two of us then. A queue that is [declared](SubscriberBuilder::declare) here knows one active consumer: the next one gets
+//! nothing before everything that the last one had is back in its place. From another queue newer messages come first, until
+//! the server learns of the loss. Several consumers that [share](SubscriberBuilder::shared) a queue have no order over keys.
+//! A message that was rejected for later waits here, not with the server, and comes behind what follows it.
 
 use std::{
     collections::BTreeMap,
@@ -32,8 +35,12 @@ use tokio::{
 use crate::{
     access::Access,
     reader,
-    topology::{QueueKind, Topology},
+    topology::{Queue, QueueKind, Topology},
 };
+
+/// How long a message may wait here for later. A server ends a consumer that has not answered a message for half an hour
+/// (`consumer_timeout`), and gives all of its messages out again: before their time.
+const LATER_MAX: Duration = Duration::from_mins(25);
 
 /// Settings of a [`RabbitmqSubscriber`].
 #[derive(Clone, Debug)]
@@ -42,7 +49,9 @@ pub struct SubscriberBuilder {
     queue: String,
     prefetch: u16,
     timeout: Duration,
-    topology: Topology,
+    declare: Option<QueueKind>,
+    shared: bool,
+    bindings: Vec<(String, String)>,
 }
 
 impl SubscriberBuilder {
@@ -61,10 +70,18 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Makes the queue if there is none of that name. One that is there is left as it is.
+    /// Makes the queue if there is none of that name, with `x-single-active-consumer`: of several subscribers one receives, and
+    /// the others stand by. One that is there is left as it is. See [`Self::shared`].
     #[must_use]
     pub fn declare(mut self, kind: QueueKind) -> Self {
-        self.topology.queue = Some((self.queue.clone(), kind));
+        self.declare = Some(kind);
+        self
+    }
+
+    /// A queue that is [made](Self::declare) here delivers to all its consumers in turn: for several workers that need no order.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
         self
     }
 
@@ -72,7 +89,7 @@ impl SubscriberBuilder {
     /// [`declare`](Self::declare); may be called several times.
     #[must_use]
     pub fn bind(mut self, exchange: &str, routing_key: &str) -> Self {
-        self.topology.bindings.push((exchange.to_owned(), routing_key.to_owned()));
+        self.bindings.push((exchange.to_owned(), routing_key.to_owned()));
         self
     }
 
@@ -82,19 +99,21 @@ impl SubscriberBuilder {
     /// [`ErrorKind::Invalid`] for a name that cannot be one, [`ErrorKind::Unavailable`] if there is no connection,
     /// [`ErrorKind::NotFound`] if there is no such queue, [`ErrorKind::Denied`] if it may not be read.
     pub async fn subscribe(self) -> Result<RabbitmqSubscriber> {
-        let names = self.topology.bindings.iter().flat_map(|(exchange, key)| [exchange, key]);
+        let names = self.bindings.iter().flat_map(|(exchange, key)| [exchange, key]);
         if self.queue.is_empty() || names.chain([&self.queue]).any(|name| name.len() > 255) {
             return Err(Error::invalid(
                 "names and routing keys in RabbitMQ have at most 255 bytes, and a queue has a name",
             ));
         }
+        let single_active_consumer = !self.shared;
+        let queue = self.declare.map(|kind| Queue { name: self.queue.clone(), kind, single_active_consumer });
         let (sender, receiver) = mpsc::channel(usize::from(self.prefetch));
         let shared = Arc::new(Shared {
             access: self.access,
             queue: self.queue,
             prefetch: self.prefetch,
             timeout: self.timeout,
-            topology: self.topology,
+            topology: Topology { exchange: None, queue, bindings: self.bindings },
             sender,
             state: StdMutex::default(),
         });
@@ -178,7 +197,9 @@ impl RabbitmqSubscriber {
             queue: queue.to_owned(),
             prefetch: 256,
             timeout: Duration::from_secs(10),
-            topology: Topology::default(),
+            declare: None,
+            shared: false,
+            bindings: Vec::new(),
         }
     }
 
@@ -226,9 +247,19 @@ impl Subscriber for RabbitmqSubscriber {
     }
 
     /// For good: the server drops it, or gives it to the queue's dead-letter exchange if it has one. For later: it waits here;
-    /// if this subscriber or its connection ends before, the server gives it out again.
+    /// if this subscriber or its connection ends before, the server gives it out again. That is for 25 minutes at most; a longer
+    /// wait is refused as [`ErrorKind::Invalid`], and the delivery is still out.
     fn reject(&self, receipt: Receipt, requeue: Requeue) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            if let Requeue::After(wait) = requeue
+                && wait > LATER_MAX
+            {
+                return Err(Error::invalid(
+                    "a RabbitMQ server takes a message back that is kept for half an hour; let it wait for less, or schedule it",
+                )
+                .with("seconds", wait.as_secs())
+                .with("seconds_max", LATER_MAX.as_secs()));
+            }
             let Some(item) = self.shared.state().out.remove(&receipt.0) else { return Err(unknown_delivery()) };
             let Requeue::After(wait) = requeue else {
                 return answered(item.acker.reject(BasicRejectOptions { requeue: false }).await);

@@ -12,7 +12,7 @@ use postrider_core::{
 };
 use postrider_testkit::transport::record;
 use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use support::{Own, free_port, server_in};
 
@@ -32,17 +32,27 @@ async fn outcomes(publisher: &RabbitmqPublisher, payloads: &[&str]) -> Vec<Strin
     outcomes.iter().map(shown).collect()
 }
 
-/// An authority, and a certificate of it for `localhost`, as PEM files that the server can read.
+/// An authority, and certificates of it for `localhost` and for a client, as PEM files that the server can read.
 fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Another name than the certificates have, or they would look like ones that sign themselves.
+    params.distinguished_name.push(DnType::CommonName, "an authority of our own");
     let key = KeyPair::generate().unwrap();
     let authority = params.self_signed(&key).unwrap().pem();
     let issuer = Issuer::new(params, key);
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     let certificate = params.signed_by(&key, &issuer).unwrap().pem();
-    for (name, pem) in [("ca.pem", authority), ("server.pem", certificate), ("key.pem", key.serialize_pem())] {
+    let client_key = KeyPair::generate().unwrap();
+    let client = CertificateParams::new(Vec::new()).unwrap().signed_by(&client_key, &issuer).unwrap().pem();
+    for (name, pem) in [
+        ("ca.pem", authority),
+        ("server.pem", certificate),
+        ("key.pem", key.serialize_pem()),
+        ("client.pem", client),
+        ("client.key", client_key.serialize_pem()),
+    ] {
         fs::write(folder.join(name), pem).unwrap();
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o644)).unwrap();
     }
@@ -81,6 +91,17 @@ async fn limits_of_the_server_and_tls_are_kept() {
     let by_address = Access::new(&format!("amqps://127.0.0.1:{tls_port}")).unwrap();
     let misnamed = to(by_address.ca_file(path.join("ca.pem")).unwrap(), &own);
     assert_eq!(outcomes(&misnamed, &["x"]).await, ["unavailable tls"], "a certificate of another name");
+
+    // A server that asks for a certificate, which is shown to it or is not.
+    let asking = "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n";
+    fs::write(path.join("rabbitmq.conf"), format!("{text}{asking}")).unwrap();
+    server.stop();
+    server.restart();
+    let access = Access::new(&format!("amqps://localhost:{tls_port}")).unwrap().ca_file(path.join("ca.pem")).unwrap();
+    let refused = outcomes(&to(access.clone(), &own), &["x"]).await.remove(0);
+    assert!(refused.starts_with("unavailable "), "{refused}");
+    let known = access.client_certificate(path.join("client.pem"), path.join("client.key")).unwrap();
+    assert_eq!(outcomes(&to(known, &own), &["x"]).await, ["durable"]);
 
     // Without memory it takes nothing, and says so once something is sent.
     fs::write(path.join("rabbitmq.conf"), format!("{text}vm_memory_high_watermark.absolute = 1\n")).unwrap();
