@@ -200,7 +200,8 @@ impl Route {
     }
 
     /// Publishes under other topics than messages were enqueued under, as [rules](crate::routing::Topics) or a function say.
-    /// Which messages the route carries is decided by the topics of the log all the same. Default: as enqueued.
+    /// Which messages the route carries is decided by the topics of the log all the same. A message for which the router
+    /// makes a topic that nothing could be enqueued under is rejected with the cause `bad-topic`. Default: as enqueued.
     pub fn router(mut self, router: impl Router + 'static) -> Self {
         self.publisher = Arc::new(Redirect::new(self.publisher, Arc::new(router)));
         self
