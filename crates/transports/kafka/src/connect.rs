@@ -3,13 +3,17 @@
 //! From then on it connects, and connects again, on its own. It would keep what it is given during an outage and send it
 //! late; so before anything is given to it, the cluster is asked for topics that are not known yet, and once more after every
 //! loss. A client that has failed for good is put away, and the next publish makes a new one.
+//!
+//! A topic that is not there is an outage at first: somebody is about to make it, or brokers have not heard of it yet. Where
+//! every message names its own topic, it becomes the message's fault once the topic has been missing for long enough; a topic
+//! that the settings name, or that is to be made here, is nobody's fault but the operator's, and is waited for.
 
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider_core::{Result, parked::Cause, transport::Outcome};
@@ -30,14 +34,27 @@ use crate::{
 /// The longest wait for a first answer of the cluster. Connecting has as long.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// How many missing topics are remembered. Beyond that all are forgotten, and waited for once more.
+const MISSING_MAX: usize = 1_000;
+
+/// What to do about topics that are not there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Care {
+    /// How they are made; `None`: not at all.
+    pub(crate) declare: Option<Shape>,
+    /// Whether the settings name the topic, and not the message.
+    pub(crate) fixed: bool,
+}
+
 pub(crate) struct Connection {
     config: ClientConfig,
     shown: String,
     /// How long one answer may take.
     timeout: Duration,
-    /// How topics are made that are not there; `None`: not at all.
-    declare: Option<Shape>,
+    care: Care,
     live: Mutex<Option<Arc<Live>>>,
+    /// Topics that are not there, and since when that is known.
+    missing: Mutex<BTreeMap<String, Instant>>,
 }
 
 /// A client that is at work.
@@ -48,8 +65,8 @@ pub(crate) struct Live {
 }
 
 impl Connection {
-    pub(crate) fn new(config: ClientConfig, shown: String, timeout: Duration, declare: Option<Shape>) -> Self {
-        Self { config, shown, timeout, declare, live: Mutex::new(None) }
+    pub(crate) fn new(config: ClientConfig, shown: String, timeout: Duration, care: Care) -> Self {
+        Self { config, shown, timeout, care, live: Mutex::new(None), missing: Mutex::default() }
     }
 
     /// The client at work; made if there is none.
@@ -96,7 +113,7 @@ impl Connection {
         let mut found = self.ask(live, unknown, topics::look_up).await?;
         let missing: Vec<String> =
             found.iter().filter(|(_, topic)| **topic == Topic::Missing).map(|(name, _)| name.clone()).collect();
-        if let Some(shape) = self.declare.filter(|_| !missing.is_empty()) {
+        if let Some(shape) = self.care.declare.filter(|_| !missing.is_empty()) {
             let made = topics::make(&self.config, &missing, shape, self.timeout).await;
             let unwanted = made.map_err(|error| Cause::new("declare", error.chain()))?;
             let made = missing.into_iter().filter(|name| !unwanted.iter().any(|(other, _)| other == name));
@@ -105,6 +122,9 @@ impl Connection {
         }
         let mut refused = BTreeMap::new();
         for (name, topic) in found {
+            if topic != Topic::Missing {
+                self.missing().remove(&name);
+            }
             match topic {
                 Topic::There => drop(live.known().insert(name)),
                 // Some partitions may do; the brokers will say.
@@ -114,15 +134,26 @@ impl Connection {
                     refused.insert(name, outcome);
                 }
                 Topic::Missing => {
-                    let cause = Cause::new(
-                        "no-topic",
-                        format!("there is no topic {name}; make it, or let the route declare it"),
-                    );
-                    refused.insert(name, Outcome::Rejected(cause));
+                    let outcome = self.without_topic(&name);
+                    refused.insert(name, outcome);
                 }
             }
         }
         Ok(refused)
+    }
+
+    /// What becomes of messages to a topic that is not there.
+    fn without_topic(&self, name: &str) -> Outcome {
+        let cause = Cause::new("no-topic", format!("there is no topic {name}; make it, or let the route declare it"));
+        if self.care.fixed || self.care.declare.is_some() {
+            return Outcome::Unavailable(cause);
+        }
+        let mut missing = self.missing();
+        if missing.len() >= MISSING_MAX && !missing.contains_key(name) {
+            missing.clear();
+        }
+        let since = *missing.entry(name.to_owned()).or_insert_with(Instant::now);
+        if since.elapsed() < self.timeout { Outcome::Unavailable(cause) } else { Outcome::Rejected(cause) }
     }
 
     /// Asks for topics on a thread for blocking calls.
@@ -163,6 +194,10 @@ impl Connection {
     /// The client at work, if there is one; the next publish would make another.
     pub(crate) fn take(&self) -> Option<Arc<Live>> {
         self.live().take()
+    }
+
+    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn live(&self) -> MutexGuard<'_, Option<Arc<Live>>> {

@@ -19,12 +19,10 @@ pub(crate) fn outcome(code: Code, topic: &str) -> Outcome {
             Outcome::Rejected(cause("too-large"))
         }
         Code::InvalidTopic => Outcome::Rejected(cause("bad-topic")),
-        // Something about one message, or the topic that it goes to.
-        Code::TopicAuthorizationFailed
-        | Code::InvalidRecord
-        | Code::InvalidTimestamp
-        | Code::PolicyViolation
-        | Code::UnsupportedForMessageFormat => Outcome::Rejected(cause(&numbered(code))),
+        // Something about one message.
+        Code::InvalidRecord | Code::InvalidTimestamp | Code::PolicyViolation | Code::UnsupportedForMessageFormat => {
+            Outcome::Rejected(cause(&numbered(code)))
+        }
         Code::ThrottlingQuotaExceeded => Outcome::Throttled(QUOTA),
         Code::QueueFull => Outcome::Throttled(ROOM),
         Code::LeaderNotAvailable | Code::NotLeaderForPartition => Outcome::Unavailable(cause("no-leader")),
@@ -32,10 +30,12 @@ pub(crate) fn outcome(code: Code, topic: &str) -> Outcome {
             Outcome::Unavailable(cause("replicas"))
         }
         Code::Authentication | Code::SaslAuthenticationFailed => Outcome::Unavailable(cause("denied")),
-        // Nothing would go through; it ends when the cluster is well again, or somebody lets us in.
+        // Nothing would go through; it ends when the cluster is well again, or somebody lets us in. A right that is missing is
+        // one that somebody took or forgot: it is no fault of the messages, which would all be given up for it.
         Code::AllBrokersDown
         | Code::BrokerNotAvailable
         | Code::ReplicaNotAvailable
+        | Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
         | Code::CoordinatorLoadInProgress
@@ -116,7 +116,7 @@ mod tests {
         for (code, expected) in [
             (Code::MessageSizeTooLarge, "rejected too-large"),
             (Code::InvalidTopic, "rejected bad-topic"),
-            (Code::TopicAuthorizationFailed, "rejected kafka-29"),
+            (Code::TopicAuthorizationFailed, "unavailable kafka-29"),
             (Code::InvalidRecord, "rejected kafka-87"),
             (Code::NotEnoughReplicas, "unavailable replicas"),
             (Code::LeaderNotAvailable, "unavailable no-leader"),

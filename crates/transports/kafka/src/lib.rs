@@ -21,10 +21,11 @@
 //! |---|---|---|
 //! | acknowledged by all replicas in sync | durable | |
 //! | larger than `message_bytes_max`, or, sent on its own, than the topic's `max.message.bytes` | rejected | `too-large` |
-//! | there is no such topic, and none is to be made | rejected | `no-topic` |
+//! | there is no such topic | unavailable; rejected if the message names it, none is to be made, and it was missing before, for as long as `timeout` | `no-topic` |
 //! | no topic of Kafka can be called that | rejected | `bad-topic` |
-//! | we may not write to the topic; the record breaks a rule of the topic | rejected | `kafka-29`, `kafka-87` and so on |
-//! | a partition has no leader, or replicas are missing, or the cluster denies us as a whole | unavailable | `no-leader`, `replicas`, `kafka-31` and so on |
+//! | the record breaks a rule of the topic | rejected | `kafka-87` and so on |
+//! | a partition has no leader, or replicas are missing | unavailable | `no-leader`, `replicas` |
+//! | we may not write to the topic, or the cluster denies us as a whole | unavailable | `kafka-29`, `kafka-31` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns` |
 //! | the client's own queue is full, or a quota is exceeded | throttled | |
 //! | no acknowledgement in time although nothing is known to be wrong, or the connection was lost | unknown | `timeout`, `connection-lost` |

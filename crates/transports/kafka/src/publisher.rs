@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{
     access::Access,
-    connect::{Connection, Live},
+    connect::{Care, Connection, Live},
     context::Slot,
     error, mapping,
     topics::Shape,
@@ -133,8 +133,9 @@ impl Builder {
     }
 
     /// Makes a topic that is not there when the first message goes to it, with so many partitions and replicas (`None`: as
-    /// many as the brokers' `default.replication.factor` says). One that is there is left as it is. Default: such a message is
-    /// rejected.
+    /// many as the brokers' `default.replication.factor` says). One that is there is left as it is. Default: a
+    /// [topic](Self::topic) for everything is waited for; a message that names a topic of its own is rejected once the topic
+    /// has been missing for as long as the `timeout` is.
     #[must_use]
     pub fn declare(mut self, partitions: u32, replicas: Option<u32>) -> Self {
         self.declare = Some((partitions, replicas));
@@ -199,7 +200,8 @@ impl Builder {
         config.create_native_config().map_err(|e| error::setting(&e))?;
         let mut alone = config.clone();
         alone.set("batch.num.messages", "1");
-        let connection = |config| Connection::new(config, self.access.shown(), self.timeout, declare);
+        let care = Care { declare, fixed: self.topic.is_some() };
+        let connection = |config| Connection::new(config, self.access.shown(), self.timeout, care);
         let (together, alone) = (connection(config), connection(alone));
         let transactions = self.transactional_id.as_ref().map(|_| Transactions::default());
         Ok(KafkaPublisher { together, alone, transactions, settings: self })

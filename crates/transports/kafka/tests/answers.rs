@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use postrider_core::{
     envelope::Envelope,
@@ -51,10 +54,23 @@ async fn partitions(topic: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_is_not_there_is_rejected_and_not_made() {
+async fn a_message_whose_topic_stays_away_is_rejected_and_the_topic_is_not_made() {
     let prefix = fresh_name();
-    let publisher = KafkaPublisher::builder(access()).prefix(&prefix).build().unwrap();
-    assert_eq!(publish_one(&publisher, "orders").await, "rejected no-topic");
+    let publisher = KafkaPublisher::builder(access()).prefix(&prefix).timeout(Duration::from_secs(2)).build().unwrap();
+    assert_eq!(publish_one(&publisher, "orders").await, "unavailable no-topic", "somebody may be about to make it");
+    let begun = Instant::now();
+    let mut outcome = String::new();
+    while outcome != "rejected no-topic" {
+        assert!(begun.elapsed() < PATIENCE, "{outcome}");
+        outcome = publish_one(&publisher, "orders").await;
+        assert!(outcome.ends_with(" no-topic"), "{outcome}");
+    }
+    assert_eq!(
+        publish_one(&publisher, "orders").await,
+        "rejected no-topic",
+        "the others of this topic do not wait again"
+    );
+    assert_eq!(publish_one(&publisher, "others").await, "unavailable no-topic", "another topic has a time of its own");
     assert_eq!(partitions(&format!("{prefix}orders")).await, 0, "the server would make one by itself");
     assert_eq!(publish_one(&publisher, "a/b").await, "rejected bad-topic");
     let subscriber = KafkaSubscriber::builder(access(), "g", [format!("{prefix}orders")]).subscribe().await;
@@ -92,18 +108,26 @@ async fn one_message_that_is_too_large_for_its_topic_spoils_none_of_its_neighbou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_is_deleted_is_asked_for_again() {
+async fn a_topic_for_everything_that_is_deleted_is_waited_for() {
     let own = Own::new().await;
-    let publisher = KafkaPublisher::builder(access()).topic(&own.topic);
-    let publisher = publisher.timeout(std::time::Duration::from_secs(2)).build().unwrap();
+    let timeout = Duration::from_secs(2);
+    let publisher = KafkaPublisher::builder(access()).topic(&own.topic).timeout(timeout).build().unwrap();
     assert_eq!(publish_one(&publisher, "orders").await, "durable");
     own.delete().await;
     let mut outcomes = Vec::new();
-    while outcomes.last().map(String::as_str) != Some("rejected no-topic") {
+    let begun = Instant::now();
+    // For longer than the time after which a message would have to pay.
+    while outcomes.last().map(String::as_str) != Some("unavailable no-topic") || begun.elapsed() < timeout * 2 {
         outcomes.push(publish_one(&publisher, "orders").await);
-        assert!(outcomes.len() < 10, "{outcomes:?}");
+        assert!(begun.elapsed() < PATIENCE, "{outcomes:?}");
     }
-    assert!(!outcomes.contains(&"durable".to_owned()), "{outcomes:?}");
+    let bad = |outcome: &String| outcome == "durable" || outcome.starts_with("rejected");
+    assert!(!outcomes.iter().any(bad), "{outcomes:?}");
+    own.create().await;
+    let begun = Instant::now();
+    while publish_one(&publisher, "orders").await != "durable" {
+        assert!(begun.elapsed() < PATIENCE, "the topic is there again");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

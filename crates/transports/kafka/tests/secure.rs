@@ -12,36 +12,47 @@ use postrider_core::{
 };
 use postrider_testkit::{fault::Server, transport::record};
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber, Mechanism};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 
 use support::free_port;
 
-/// Speaks TLS on one port and lets in `plain` and `scram`, whose password is `canary`.
-fn start(folder: &Path) -> (Server, String) {
+/// Speaks TLS on one port and lets in `plain`, `scram` and `stranger`, whose password is `canary`. The last may do nothing.
+/// On another port it asks for a certificate instead, of `relay`.
+fn start(folder: &Path) -> (Server, String, String) {
     certificates(folder);
     fs::write(
         folder.join("format.arguments"),
         "--add-scram SCRAM-SHA-512=[name=scram,password=canary] --add-scram SCRAM-SHA-256=[name=scram,password=canary]",
     )
     .unwrap();
-    let (secure, directory, login) = (free_port(), folder.display(), "org.apache.kafka.common.security");
+    let (secure, mutual) = (free_port(), free_port());
+    let (directory, login) = (folder.display(), "org.apache.kafka.common.security");
     let server = support::start(folder, |port, controller| {
         format!(
-            "listeners=PLAIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},SECURE://127.0.0.1:{secure}\n\
-             advertised.listeners=PLAIN://127.0.0.1:{port},SECURE://127.0.0.1:{secure}\n\
-             listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL\n\
+            "listeners=PLAIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},SECURE://127.0.0.1:{secure},\
+             MUTUAL://127.0.0.1:{mutual}\n\
+             advertised.listeners=PLAIN://127.0.0.1:{port},SECURE://127.0.0.1:{secure},MUTUAL://127.0.0.1:{mutual}\n\
+             listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL\n\
+             listener.name.mutual.ssl.keystore.type=PEM\n\
+             listener.name.mutual.ssl.keystore.location={directory}/server.pem\n\
+             listener.name.mutual.ssl.truststore.type=PEM\n\
+             listener.name.mutual.ssl.truststore.location={directory}/ca.pem\n\
+             listener.name.mutual.ssl.client.auth=required\n\
              listener.name.secure.ssl.keystore.type=PEM\n\
              listener.name.secure.ssl.keystore.location={directory}/server.pem\n\
              listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
-             listener.name.secure.plain.sasl.jaas.config={login}.plain.PlainLoginModule required user_plain=\"canary\";\n\
+             listener.name.secure.plain.sasl.jaas.config={login}.plain.PlainLoginModule required user_plain=\"canary\" user_stranger=\"canary\";\n\
              listener.name.secure.scram-sha-256.sasl.jaas.config={login}.scram.ScramLoginModule required;\n\
-             listener.name.secure.scram-sha-512.sasl.jaas.config={login}.scram.ScramLoginModule required;\n"
+             listener.name.secure.scram-sha-512.sasl.jaas.config={login}.scram.ScramLoginModule required;\n\
+             authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+             super.users=User:ANONYMOUS;User:plain;User:scram;User:CN=relay\n"
         )
     });
-    (server, format!("kafka://127.0.0.1:{secure}"))
+    (server, format!("kafka://127.0.0.1:{secure}"), format!("kafka://127.0.0.1:{mutual}"))
 }
 
-/// An authority of our own in `ca.pem`, and key and certificate of the server in `server.pem`.
+/// An authority of our own in `ca.pem`, key and certificate of the server in `server.pem`, and those of a client in
+/// `client.pem` and `client.key`.
 fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -52,6 +63,11 @@ fn certificates(folder: &Path) {
     let (key, issuer) = (KeyPair::generate().unwrap(), Issuer::new(params, authority));
     let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
     fs::write(folder.join("server.pem"), format!("{}{}", key.serialize_pem(), certificate.pem())).unwrap();
+    let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::new(Vec::new()).unwrap());
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "relay");
+    fs::write(folder.join("client.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+    fs::write(folder.join("client.key"), key.serialize_pem()).unwrap();
 }
 
 async fn publish(access: &Access) -> String {
@@ -72,7 +88,7 @@ async fn publish(access: &Access) -> String {
 async fn certificates_and_logins_are_checked_on_both_sides() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
-    let (_server, url) = tokio::task::spawn_blocking(move || start(&path)).await.unwrap();
+    let (_server, url, mutual) = tokio::task::spawn_blocking(move || start(&path)).await.unwrap();
     let trusting = Access::new(&url).unwrap().tls().ca_file(folder.path().join("ca.pem"));
     for (mechanism, user) in
         [(Mechanism::Plain, "plain"), (Mechanism::ScramSha256, "scram"), (Mechanism::ScramSha512, "scram")]
@@ -85,6 +101,14 @@ async fn certificates_and_logins_are_checked_on_both_sides() {
     let known = trusting.password(Mechanism::ScramSha512, "scram", "canary");
     let subscriber = KafkaSubscriber::builder(known, "g", ["orders"]).subscribe().await.unwrap();
     assert_eq!(&subscriber.receive(1).await.unwrap()[0].envelope.payload[..], b"x");
+    // A right that is missing is an outage: whoever took it gives it back, and no message has paid for it.
+    let stranger = Access::new(&url).unwrap().tls().ca_file(folder.path().join("ca.pem"));
+    assert_eq!(publish(&stranger.password(Mechanism::Plain, "stranger", "canary")).await, "unavailable kafka-29");
+    // A certificate instead of a login.
+    let file = |name: &str| folder.path().join(name);
+    let mutual = Access::new(&mutual).unwrap().tls().ca_file(file("ca.pem"));
+    assert!(publish(&mutual).await.starts_with("unavailable "), "nothing was shown");
+    assert_eq!(publish(&mutual.client_certificate(file("client.pem"), file("client.key"))).await, "durable");
     // Whose certificate nobody has signed that we know.
     let suspicious = Access::new(&url).unwrap().tls().password(Mechanism::Plain, "plain", "canary");
     assert_eq!(publish(&suspicious).await, "unavailable tls");

@@ -102,14 +102,23 @@ impl Own {
 
     pub(crate) async fn with(url: &str, settings: &[(&str, &str)]) -> Self {
         let own = Self { topic: fresh_name(), url: url.to_owned() };
-        let admin: AdminClient<DefaultClientContext> = config(url).create().unwrap();
-        let mut topic = NewTopic::new(&own.topic, 3, TopicReplication::Fixed(1));
+        own.create_with(settings).await;
+        own
+    }
+
+    /// Makes the topic once more after it was deleted.
+    pub(crate) async fn create(&self) {
+        self.create_with(&[]).await;
+    }
+
+    async fn create_with(&self, settings: &[(&str, &str)]) {
+        let admin: AdminClient<DefaultClientContext> = config(&self.url).create().unwrap();
+        let mut topic = NewTopic::new(&self.topic, 3, TopicReplication::Fixed(1));
         for (name, value) in settings {
             topic = topic.set(name, value);
         }
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         admin.create_topics([&topic], &options).await.unwrap().remove(0).unwrap();
-        own
     }
 
     pub(crate) async fn delete(&self) {
