@@ -3,7 +3,7 @@
 use std::{fmt, fs, path::Path};
 
 use postrider_core::{Error, ErrorKind, Result};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 /// One server, with login and certificates. Secrets are never printed.
 #[derive(Clone)]
@@ -11,6 +11,7 @@ pub struct Access {
     info: ConnectionInfo,
     shown: String,
     root_certificate: Option<Vec<u8>>,
+    client_certificate: Option<ClientTlsConfig>,
 }
 
 impl Access {
@@ -36,7 +37,7 @@ impl Access {
         let info = url
             .into_connection_info()
             .map_err(|e| Error::invalid("not the URL of a Redis server; write `redis://host:6379/0`").caused_by(e))?;
-        Ok(Self { info, shown: url.to_owned(), root_certificate: None })
+        Ok(Self { info, shown: url.to_owned(), root_certificate: None, client_certificate: None })
     }
 
     /// Logs in. A server before version 6, or with one password for all, has no users; then `user` is `None`.
@@ -55,13 +56,18 @@ impl Access {
     /// # Errors
     /// If the file cannot be read.
     pub fn ca_file(mut self, path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let read = fs::read(path).map_err(|e| {
-            Error::new(ErrorKind::NotFound, "read the file with root certificates")
-                .with("path", path.display())
-                .caused_by(e)
-        })?;
-        self.root_certificate = Some(read);
+        self.root_certificate = Some(read_file("read the file with root certificates", path.as_ref())?);
+        Ok(self)
+    }
+
+    /// Shows a certificate to the server: PEM files with the chain and with its key. Means nothing without TLS.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn client_certificate(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Self> {
+        let client_cert = read_file("read the file with the client certificate", certificate.as_ref())?;
+        let client_key = read_file("read the file with the key of the client certificate", key.as_ref())?;
+        self.client_certificate = Some(ClientTlsConfig { client_cert, client_key });
         Ok(self)
     }
 
@@ -81,7 +87,8 @@ impl Access {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         }
-        let certificates = TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() };
+        let certificates =
+            TlsCertificates { client_tls: self.client_certificate.clone(), root_cert: self.root_certificate.clone() };
         Client::build_with_tls(self.info.clone(), certificates).map_err(bad)
     }
 }
@@ -90,6 +97,10 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Access({})", self.shown)
     }
+}
+
+fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|e| Error::new(ErrorKind::NotFound, what).with("path", path.display()).caused_by(e))
 }
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! What the client and the server say, as outcomes and causes: by code, never by text.
 
+use std::{error::Error as _, io, sync::Arc};
+
 use postrider_core::{parked::Cause, transport::Outcome};
 use redis::{ErrorKind, RedisError, ServerError};
 
 /// Codes that say something about one message, or the stream that it goes to.
-const REJECTED: [&str; 2] = ["WRONGTYPE", "NOPERM"];
+const REJECTED: [&str; 1] = ["WRONGTYPE"];
 
-/// Codes that say that nothing goes through at the moment.
-const UNAVAILABLE: [&str; 15] = [
+/// Codes that say that nothing goes through at the moment. A right that is missing is one that somebody took or forgot: it is
+/// no fault of the messages, which would all be given up for it.
+const UNAVAILABLE: [&str; 16] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -20,6 +23,7 @@ const UNAVAILABLE: [&str; 15] = [
     "MOVED",
     "ASK",
     "NOAUTH",
+    "NOPERM",
     "WRONGPASS",
     "UNKILLABLE",
     "EXECABORT",
@@ -48,7 +52,16 @@ pub(crate) fn connecting(error: &RedisError, shown: &str) -> Cause {
         ErrorKind::AuthenticationFailed => "denied",
         _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => "denied",
         _ if error.is_timeout() => "connect-timeout",
+        _ if is_tls(error) => "tls",
         _ => "connect",
     };
     Cause::new(code, format!("{shown}: {error}"))
+}
+
+/// Whether one side did not like the other's certificate, or does not speak TLS. The client hands the error of its TLS library
+/// on inside of an I/O error.
+fn is_tls(error: &RedisError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
+    let io = source.and_then(|source| source.downcast_ref::<io::Error>());
+    matches!(io.and_then(io::Error::get_ref), Some(inner) if inner.is::<rustls::Error>())
 }

@@ -20,11 +20,11 @@
 //! | an entry's id | durable | |
 //! | nil, because streams are not to be made and there is none | rejected | `no-stream` |
 //! | larger than `message_bytes_max` | rejected | `too-large` |
-//! | `WRONGTYPE`: the name is taken by something that is no stream; `NOPERM` | rejected | `redis-wrongtype`, `redis-noperm` |
-//! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `MOVED` and the like | unavailable | `redis-oom` and so on |
+//! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
+//! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `redis-err` and so on |
 //! | fewer replicas than asked for | unknown | `replicas` |
-//! | no connection | unavailable | `connect`, `connect-timeout`, `denied` |
+//! | no connection | unavailable | `connect`, `connect-timeout`, `denied`, `tls` |
 //! | no answer in time, or the connection was lost | unknown | `timeout`, `connection-lost` |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has

@@ -8,6 +8,10 @@
 //!
 //! An entry that the server has given us stays pending until it is acknowledged, so nothing that is lost on the way is gone:
 //! it is read again under our name, or claimed when it has been idle for long. What the subscriber has already is skipped.
+//!
+//! A server that does not know yet that a connection is gone answers a read that waits on it with the next new entry, which
+//! nobody gets. So after a loss nothing is read before such a read is over; then that entry is pending, and comes before
+//! what is newer.
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -24,8 +28,8 @@ use crate::{
 
 /// How long one read waits for something new. After it, other things get their turn.
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
-/// How long to wait after an error.
-const PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait after an error: until a read that the server still has is over, whose end it may be late with.
+const PAUSE: Duration = BLOCK.saturating_add(Duration::from_millis(500));
 
 /// Reads until the task is aborted or nobody receives any more.
 pub(crate) async fn run(shared: Arc<Shared>, connection: Connection) {

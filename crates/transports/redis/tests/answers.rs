@@ -91,6 +91,28 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     assert_eq!(publish(&known, "orders", "x").await, Outcome::Durable);
 }
 
+/// Whoever takes a right by mistake gives it back, and no message has paid for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_taken_is_an_outage() {
+    let own = Own::new();
+    let user = format!("u{}", uuid::Uuid::now_v7().simple());
+    let mut connection = own.connection().await;
+    let mut rule = async |rules: &[&str]| {
+        redis::cmd("ACL").arg("SETUSER").arg(&user).arg(rules).exec_async(&mut connection).await.unwrap();
+    };
+    rule(&["on", ">canary", "~*", "+@all"]).await;
+    let access = Access::new(&url()).unwrap().password(Some(&user), "canary");
+    let publisher = RedisPublisher::builder(access).prefix(&own.prefix).build().unwrap();
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+    rule(&["-xadd"]).await;
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-noperm");
+    rule(&["+xadd", "resetkeys", "~elsewhere"]).await;
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-noperm");
+    rule(&["~*"]).await;
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+    redis::cmd("ACL").arg("DELUSER").arg(&user).exec_async(&mut own.connection().await).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_not_there_is_unavailable() {
     // Bound and not listening: the port is ours and refuses connections.
