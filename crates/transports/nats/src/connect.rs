@@ -84,13 +84,18 @@ impl Connection {
                 .max_ack_inflight(UNACKNOWLEDGED_MAX)
                 .backpressure_on_inflight(true)
                 .build(client.clone());
-            if let Some(stream) = &self.declare {
-                jetstream
-                    .get_or_create_stream(stream.clone())
-                    .await
-                    .map_err(|e| Cause::new("declare", format!("the stream {} cannot be made: {e}", stream.name)))?;
-            }
+            self.make_stream(&jetstream).await?;
             Ok(Open { client, jetstream })
         })
+    }
+
+    /// Makes the stream if it is to be made and is not there. Answers whether it is to be made.
+    pub(crate) async fn make_stream(&self, jetstream: &Context) -> Result<bool, Cause> {
+        let Some(stream) = &self.declare else { return Ok(false) };
+        jetstream
+            .get_or_create_stream(stream.clone())
+            .await
+            .map_err(|e| Cause::new("declare", format!("the stream {} cannot be made: {e}", stream.name)))?;
+        Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! What the client and JetStream say, as outcomes and causes: by code, never by text.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, io, time::Duration};
 
 use async_nats::{
     ConnectError, ConnectErrorKind,
@@ -69,7 +69,14 @@ pub(crate) fn connecting(error: &ConnectError, servers: &str) -> Cause {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => "denied",
         ConnectErrorKind::TimedOut => "connect-timeout",
         ConnectErrorKind::Tls => "tls",
+        _ if is_tls(error) => "tls",
         _ => "connect",
     };
     Cause::new(code, format!("{servers}: {error}"))
+}
+
+/// Whether one side did not like the other's certificate. The client hands the error of its TLS library on as one of I/O.
+fn is_tls(error: &ConnectError) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    matches!(io.and_then(io::Error::get_ref), Some(inner) if inner.is::<tokio_rustls::rustls::Error>())
 }

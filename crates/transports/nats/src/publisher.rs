@@ -184,27 +184,34 @@ impl NatsPublisher {
         let subject = self.subject(record);
         Some(match error::outcome(&error, &subject) {
             Some(outcome) => outcome,
-            None => nobody_takes(open, subject).await,
+            None => self.nobody_takes(open, subject).await,
         })
+    }
+
+    /// Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message
+    /// that leads nowhere; the second is an outage, and no message may pay for it. Nor may one pay for a stream that we made
+    /// and somebody has deleted: it is made again.
+    async fn nobody_takes(&self, open: &Open, subject: String) -> Outcome {
+        let cause = match open.jetstream.stream_by_subject(subject.clone()).await {
+            Ok(stream) => Cause::new("no-leader", format!("the stream {stream} takes nothing at the moment")),
+            Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => {
+                let gone = format!("no stream takes the subject {subject}");
+                match self.connection.make_stream(&open.jetstream).await {
+                    Ok(true) => Cause::new("no-stream", format!("{gone}; the one that is declared is made again")),
+                    Ok(false) => {
+                        let advice = format!("{gone}; make one, or let the route declare it");
+                        return Outcome::Rejected(Cause::new("no-stream", advice));
+                    }
+                    Err(cause) => cause,
+                }
+            }
+            Err(error) => Cause::new("no-leader", format!("JetStream does not answer: {error}")),
+        };
+        Outcome::Unavailable(cause)
     }
 
     fn subject(&self, record: &RecordRef) -> String {
         mapping::subject(self.prefix.as_deref(), &record.envelope.topic)
-    }
-}
-
-/// Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message
-/// that leads nowhere; the second is an outage, and no message may pay for it.
-async fn nobody_takes(open: &Open, subject: String) -> Outcome {
-    match open.jetstream.stream_by_subject(subject.clone()).await {
-        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Outcome::Rejected(Cause::new(
-            "no-stream",
-            format!("no stream takes the subject {subject}; make one, or let the route declare it"),
-        )),
-        Ok(stream) => {
-            Outcome::Unavailable(Cause::new("no-leader", format!("the stream {stream} takes nothing at the moment")))
-        }
-        Err(error) => Outcome::Unavailable(Cause::new("no-leader", format!("JetStream does not answer: {error}"))),
     }
 }
 

@@ -5,7 +5,9 @@
 //! subscriber that is dropped gives back at once what it has, and what was just on its way to it comes after `ack_wait`.
 //!
 //! Several subscribers of one consumer share its messages, which leaves no order over keys; one alone receives them in order.
-//! The first delivery of messages is in order; one that was rejected for later comes behind what follows it.
+//! The first delivery of messages is in order, also through a lost connection: if deliveries were lost with it, nothing newer
+//! is [given out](crate::fetch) before the server has sent those again, which it does when `ack_wait` is over. One that was
+//! rejected for later comes behind what follows it.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +21,7 @@ use async_nats::jetstream::{
     consumer::{AckPolicy, PullConsumer, pull},
     message::Acker,
 };
-use futures_util::{FutureExt, StreamExt, future::join_all};
+use futures_util::future::join_all;
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result, cloudevents,
     envelope::Envelope,
@@ -27,7 +29,12 @@ use postrider_core::{
 };
 use tokio::{runtime::Handle, sync::Mutex};
 
-use crate::{access::Access, connect::Connection, mapping};
+use crate::{
+    access::Access,
+    connect::Connection,
+    fetch::{Fetched, failed},
+    mapping,
+};
 
 /// Settings of a [`NatsSubscriber`].
 #[derive(Clone, Debug)]
@@ -94,7 +101,8 @@ impl SubscriberBuilder {
             }
             None => stream.get_consumer(&self.consumer).await.map_err(|e| missing().caused_by(e))?,
         };
-        let shared = Shared { consumer, prefetch: self.prefetch, fetched: Mutex::new(None), out: StdMutex::default() };
+        let fetched = Fetched::new(consumer.clone(), open.client.clone(), self.prefetch);
+        let shared = Shared { consumer, fetched: Mutex::new(fetched), out: StdMutex::default() };
         Ok(NatsSubscriber { shared: Arc::new(shared), connection })
     }
 }
@@ -107,9 +115,7 @@ pub struct NatsSubscriber {
 
 struct Shared {
     consumer: PullConsumer,
-    prefetch: usize,
-    /// What is fetched ahead; `None` before the first and after an error.
-    fetched: Mutex<Option<pull::Stream>>,
+    fetched: Mutex<Fetched>,
     out: StdMutex<Out>,
 }
 
@@ -136,30 +142,12 @@ impl NatsSubscriber {
 
     async fn receive_some(&self, max: usize) -> Result<Vec<Delivery>> {
         let mut fetched = self.shared.fetched.lock().await;
-        if fetched.is_none() {
-            let ahead = self.shared.consumer.stream().max_messages_per_batch(self.shared.prefetch);
-            *fetched = Some(ahead.messages().await.map_err(|e| failed("fetch from the consumer").caused_by(e))?);
-        }
-        let messages = fetched.as_mut().expect("just put there");
-        let first = match messages.next().await {
-            Some(Ok(message)) => message,
-            other => {
-                // A new one is made by the next call.
-                *fetched = None;
-                let error = failed("receive from the consumer");
-                return Err(match other {
-                    Some(Err(source)) => error.caused_by(source),
-                    _ => error,
-                });
-            }
-        };
+        let mut taken = vec![fetched.next().await?];
         // From here on nothing waits, so nothing that was taken can be lost.
-        let mut taken = vec![first];
-        while taken.len() < max {
-            match messages.next().now_or_never() {
-                Some(Some(Ok(message))) => taken.push(message),
-                _ => break,
-            }
+        while taken.len() < max
+            && let Some(message) = fetched.ready()
+        {
+            taken.push(message);
         }
         let mut out = self.shared.out();
         Ok(taken.into_iter().map(|message| out.hand_out(message)).collect())
@@ -233,11 +221,7 @@ impl Drop for NatsSubscriber {
         let out = mem::take(&mut self.shared.out().by_receipt);
         runtime.spawn(async move {
             let mut back: Vec<Acker> = out.into_values().collect();
-            if let Some(mut messages) = shared.fetched.lock().await.take() {
-                while let Some(Some(Ok(message))) = messages.next().now_or_never() {
-                    back.push(message.split().1);
-                }
-            }
+            back.extend(shared.fetched.lock().await.end().into_iter().map(|message| message.split().1));
             // The client says to the server in its own time that this one receives no more. An answer of the server comes
             // after that; what is given back before would be sent here again.
             drop(shared.consumer.clone().info().await);
@@ -248,8 +232,4 @@ impl Drop for NatsSubscriber {
             join_all(client.iter().map(async_nats::Client::flush)).await;
         });
     }
-}
-
-fn failed(what: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, what)
 }

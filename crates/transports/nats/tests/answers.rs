@@ -91,6 +91,13 @@ async fn a_stream_is_made_only_when_asked_for_and_left_as_it_is_afterwards() {
         let publisher = builder.clone().declare(&name, 1).build().unwrap();
         assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
     }
+    // Deleted while we run: no message pays for it, and it is there again.
+    let publisher = builder.clone().declare(&name, 1).build().unwrap();
+    assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
+    let client = async_nats::connect(url()).await.unwrap();
+    async_nats::jetstream::new(client).delete_stream(&name).await.unwrap();
+    assert_eq!(shown(&publish(&publisher, "x").await), "unavailable no-stream");
+    assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
     assert!(builder.clone().declare("no spaces", 1).build().is_err());
     assert!(builder.clone().declare(&name, 2).build().is_err());
     assert!(builder.source("").build().is_err());
