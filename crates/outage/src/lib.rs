@@ -12,18 +12,25 @@
 //! # }
 //! ```
 //!
+//! The other half is a subscriber that is taken through the same, with a handler that acknowledges what it gets:
+//! [`receive_through_a_bad_network`] and [`receive_through_a_broker_that_ends`]. Nothing may be lost, first arrivals keep the
+//! order of their key, and what comes twice is bounded by what was out when something went wrong.
+//!
 //! The suites of `postrider-testkit` know no engine; this does, and so it is a crate of its own, for tests alone. A publisher
 //! should be given a short timeout, so that a connection that says nothing is noticed soon.
 
+mod numbers;
 mod place;
+mod receiver;
 mod told;
 
 use std::time::Duration;
 
-use postrider_core::transport::Publisher;
+use postrider_core::transport::{Publisher, Subscriber};
 use postrider_testkit::fault::{Proxy, Server, Traffic};
 
 pub use place::Place;
+pub use receiver::Receiver;
 
 /// How often a scenario is gone through.
 const ROUNDS: usize = 3;
@@ -74,4 +81,74 @@ pub async fn through_a_broker_that_ends(publisher: impl Publisher + 'static, ser
         place.delivered().await;
     }
     place
+}
+
+/// A subscriber through cuts and resets while messages are under way, through connections of which only the client knows that
+/// they are gone, and through silence that it has to notice by itself. The subscriber connects through the proxy, the publisher
+/// does not. At the end the network works, and everything has arrived.
+pub async fn receive_through_a_bad_network(
+    publisher: impl Publisher + 'static,
+    subscriber: impl Subscriber + 'static,
+    proxy: &Proxy,
+) -> Receiver {
+    let mut receiver = Receiver::new(publisher, subscriber);
+    receiver.publish().await;
+    receiver.arrived().await;
+    for round in 0..ROUNDS {
+        proxy.set(Traffic::Delayed(Duration::from_millis(5)));
+        for end in [Proxy::cut as fn(&Proxy), Proxy::reset] {
+            let before = receiver.count();
+            receiver.publish().await;
+            receiver.more_than(before).await;
+            receiver.disturb();
+            end(proxy);
+        }
+        proxy.set(Traffic::Flowing);
+        receiver.arrived().await;
+        // What the server sends into the old connection is seen by nobody: before the new one is there, and beside it.
+        let connections = proxy.connections();
+        receiver.disturb();
+        proxy.abandon();
+        if round % 2 == 0 {
+            receiver.publish().await;
+        }
+        receiver.until("the subscriber connects again", || proxy.connections() > connections).await;
+        receiver.publish().await;
+        proxy.release();
+        receiver.arrived().await;
+    }
+    // Half-open: nobody answers, and nobody says so.
+    let connections = proxy.connections();
+    receiver.disturb();
+    proxy.set(Traffic::Silent);
+    receiver.publish().await;
+    receiver.until("the subscriber notices the silence", || proxy.connections() > connections).await;
+    proxy.set(Traffic::Flowing);
+    receiver.arrived().await;
+    receiver
+}
+
+/// A subscriber through a broker that is killed, then asked to end, then killed again, while messages are under way, and
+/// started again on its data each time. At the end it runs, and everything has arrived.
+pub async fn receive_through_a_broker_that_ends(
+    publisher: impl Publisher + 'static,
+    subscriber: impl Subscriber + 'static,
+    server: &mut Server,
+) -> Receiver {
+    let mut receiver = Receiver::new(publisher, subscriber);
+    for round in 0..ROUNDS {
+        let before = receiver.count();
+        receiver.publish().await;
+        receiver.more_than(before).await;
+        receiver.disturb();
+        if round % 2 == 0 {
+            server.kill();
+        } else {
+            server.stop();
+        }
+        server.restart();
+        receiver.publish().await;
+        receiver.arrived().await;
+    }
+    receiver
 }

@@ -1,26 +1,21 @@
 //! Where an outage is lived through: a store, a relay that publishes from it, and what was committed so far.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use postrider::{Envelope, Outbox, Relay, Route, relay::RelayHandle};
+use postrider::{Outbox, Relay, Route, relay::RelayHandle};
 use postrider_core::{cloudevents::Received, transport::Publisher};
 use postrider_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::told::Told;
-
-const KEYS: usize = 8;
-/// Messages of one [`Place::enqueue`].
-const ROUND: usize = 80;
-
-/// Longer than anything here takes on the slowest machine, a broker's restart included.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::{
+    numbers::{self, PATIENCE, ROUND},
+    told::Told,
+};
 
 /// A store, its relay, and what was committed.
 pub struct Place {
@@ -87,9 +82,12 @@ impl Place {
     pub async fn judge(self, arrived: &[Received]) {
         self.handle.drain();
         self.running.await.expect("the relay does not panic").expect("the relay ends well");
-        let expected: BTreeMap<String, Vec<usize>> =
-            (0..KEYS).map(|key| (format!("key-{key}"), (key..self.committed).step_by(KEYS).collect())).collect();
-        assert_eq!(first_arrivals(arrived), expected, "everything arrives, in order per key");
+        let arrived = arrived.iter().map(|event| &event.envelope);
+        assert_eq!(
+            numbers::first_arrivals(arrived),
+            numbers::all(self.committed),
+            "everything arrives, in order per key"
+        );
         let paid = self.told.count("dead") + self.told.count("rejected");
         assert_eq!(paid, 0, "no message pays for an outage: {}", self.told.shown());
     }
@@ -108,25 +106,9 @@ fn enqueue(path: &Path, store: &SqliteStore, from: usize) {
     let outbox = Outbox::new(store.dialect());
     let mut connection = rusqlite::Connection::open(path).expect("open the store's file");
     for number in from..from + ROUND {
-        let envelope =
-            Envelope::new("orders", "order.placed", number.to_string()).with_key(format!("key-{}", number % KEYS));
+        let envelope = numbers::envelope(number);
         let mut tx = connection.transaction().expect("begin");
         outbox.enqueue_raw(&mut tx, vec![envelope]).expect("enqueue");
         tx.commit().expect("commit");
     }
-}
-
-/// First arrivals of each key, in order.
-fn first_arrivals(events: &[Received]) -> BTreeMap<String, Vec<usize>> {
-    let mut arrived: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for event in events {
-        let text = std::str::from_utf8(&event.envelope.payload).expect("the payload is a number");
-        let number: usize = text.parse().expect("the payload is a number");
-        let key = event.envelope.key.as_ref().expect("every message has a key");
-        let line = arrived.entry(key.to_string()).or_default();
-        if !line.contains(&number) {
-            line.push(number);
-        }
-    }
-    arrived
 }

@@ -4,37 +4,54 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::{fault::Proxy, transport::record};
+use postrider_testkit::{
+    fault::{Proxy, Server},
+    transport::record,
+};
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
 
 use support::{Own, PATIENCE, free_port, start};
+
+/// How many messages a subscriber fetches ahead.
+const PREFETCH: usize = 32;
 
 fn publisher(url: &str, own: &Own) -> KafkaPublisher {
     let access = Access::new(url).unwrap();
     KafkaPublisher::builder(access).topic(&own.topic).timeout(Duration::from_secs(1)).build().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bad_network_loses_nothing_and_keeps_the_order() {
-    let data = tempfile::tempdir().unwrap();
-    // Known to the broker, because it tells its clients where to connect to.
+async fn subscriber(url: &str, own: &Own) -> KafkaSubscriber {
+    // Silence is noticed sooner than after a minute.
+    let access = Access::new(url).unwrap().property("socket.timeout.ms", "3000");
+    let builder = KafkaSubscriber::builder(access, "tests", [&own.topic]).prefetch(PREFETCH);
+    builder.session_timeout(Duration::from_secs(10)).subscribe().await.unwrap()
+}
+
+/// A server that announces the proxy beside itself, because it tells its clients where to connect to.
+async fn behind_a_proxy(folder: &Path) -> (Server, Proxy) {
     let (behind, announced) = (free_port(), free_port());
-    let server = start(data.path(), |port, controller| {
+    let server = start(folder, |port, controller| {
         format!(
             "listeners=PLAIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{behind}\n\
              advertised.listeners=PLAIN://127.0.0.1:{port},PROXIED://127.0.0.1:{announced}\n\
              listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT\n"
         )
     });
+    (server, Proxy::at(announced, &format!("127.0.0.1:{behind}")).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_network_loses_nothing_and_keeps_the_order() {
+    let data = tempfile::tempdir().unwrap();
+    let (server, proxy) = behind_a_proxy(data.path()).await;
     let own = Own::on(&format!("kafka://{}", server.address())).await;
-    let proxy = Proxy::at(announced, &format!("127.0.0.1:{behind}")).await;
-    let publisher = publisher(&format!("kafka://127.0.0.1:{announced}"), &own);
+    let publisher = publisher(&format!("kafka://{}", proxy.address()), &own);
     let place = postrider_outage::through_a_bad_network(publisher, &proxy).await;
     place.judge(&own.events().await).await;
 }
@@ -81,4 +98,25 @@ async fn a_subscriber_goes_on_after_its_broker_was_killed() {
         server.kill();
         server.restart();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
+    let data = tempfile::tempdir().unwrap();
+    let (server, proxy) = behind_a_proxy(data.path()).await;
+    let url = format!("kafka://{}", server.address());
+    let own = Own::on(&url).await;
+    let subscriber = subscriber(&format!("kafka://{}", proxy.address()), &own).await;
+    let publisher = publisher(&url, &own);
+    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_of_a_broker_that_ends_loses_nothing_and_keeps_the_order() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = start(data.path(), |_, _| String::new());
+    let url = format!("kafka://{}", server.address());
+    let own = Own::on(&url).await;
+    let (publisher, subscriber) = (publisher(&url, &own), subscriber(&url, &own).await);
+    postrider_outage::receive_through_a_broker_that_ends(publisher, subscriber, &mut server).await.judge(PREFETCH);
 }

@@ -7,13 +7,23 @@ mod support;
 use std::time::Duration;
 
 use postrider_testkit::fault::Proxy;
-use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
+use postrider_transport_rabbitmq::{Access, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
 
-use support::{Own, address, server_in};
+use support::{Own, address, server_in, url};
+
+/// How many messages a subscriber fetches ahead.
+const PREFETCH: u16 = 32;
 
 fn publisher(url: &str, own: &Own) -> RabbitmqPublisher {
     let access = Access::new(url).unwrap();
     RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_millis(500)).build().unwrap()
+}
+
+/// With a queue of its own, beside the one that everything is read from.
+async fn subscriber(url: &str, own: &Own) -> RabbitmqSubscriber {
+    let queue = format!("{}-received", own.name);
+    let builder = RabbitmqSubscriber::builder(Access::new(url).unwrap(), &queue).prefetch(PREFETCH);
+    builder.declare(QueueKind::Quorum).bind(&own.name, "#").subscribe().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,4 +47,29 @@ async fn a_broker_that_ends_loses_nothing_that_was_confirmed() {
     server.restart();
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
     place.judge(&own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(&address()).await;
+    let subscriber = subscriber(&format!("amqp://{}", proxy.address()), &own).await;
+    let publisher = publisher(&url(), &own);
+    let receiver = postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await;
+    receiver.judge(PREFETCH.into());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_of_a_broker_that_ends_loses_nothing_and_keeps_the_order() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = server_in(data.path());
+    let url = format!("amqp://{}", server.address());
+    let own = Own::on(&url).await;
+    let subscriber = subscriber(&url, &own).await;
+    // As above: what is new is on disk once the server has ended in order.
+    server.stop();
+    server.restart();
+    let publisher = publisher(&url, &own);
+    let receiver = postrider_outage::receive_through_a_broker_that_ends(publisher, subscriber, &mut server).await;
+    receiver.judge(PREFETCH.into());
 }

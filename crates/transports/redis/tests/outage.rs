@@ -4,16 +4,34 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use postrider_testkit::fault::{Proxy, Server};
-use postrider_transport_redis::{Access, RedisPublisher};
+use postrider_transport_redis::{Access, RedisPublisher, RedisSubscriber};
 
 use support::{Own, program, url};
+
+/// How many messages a subscriber fetches ahead.
+const PREFETCH: usize = 32;
 
 fn publisher(url: &str, own: &Own) -> RedisPublisher {
     let access = Access::new(url).unwrap();
     RedisPublisher::builder(access).prefix(&own.prefix).timeout(Duration::from_millis(500)).build().unwrap()
+}
+
+async fn subscriber(url: &str, own: &Own) -> RedisSubscriber {
+    let stream = format!("{}orders", own.prefix);
+    let builder = RedisSubscriber::builder(Access::new(url).unwrap(), "tests", [stream]).prefetch(PREFETCH);
+    builder.timeout(Duration::from_secs(1)).declare().subscribe().await.unwrap()
+}
+
+fn start(folder: &Path) -> Server {
+    let folder = folder.display().to_string();
+    Server::start(&program(), |port| {
+        ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &folder, "--appendonly", "yes", "--save", ""]
+            .map(str::to_owned)
+            .to_vec()
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,14 +46,28 @@ async fn a_bad_network_loses_nothing_and_keeps_the_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let data = tempfile::tempdir().unwrap();
-    let folder = data.path().display().to_string();
-    let mut server = Server::start(&program(), |port| {
-        ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &folder, "--appendonly", "yes", "--save", ""]
-            .map(str::to_owned)
-            .to_vec()
-    });
+    let mut server = start(data.path());
     let url = format!("redis://{}", server.address());
     let own = Own::on(&url);
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
     place.judge(&own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
+    let own = Own::new();
+    let proxy = Proxy::to(url().trim_start_matches("redis://")).await;
+    let subscriber = subscriber(&format!("redis://{}", proxy.address()), &own).await;
+    let publisher = publisher(&url(), &own);
+    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_of_a_broker_that_ends_loses_nothing_and_keeps_the_order() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = start(data.path());
+    let url = format!("redis://{}", server.address());
+    let own = Own::on(&url);
+    let (publisher, subscriber) = (publisher(&url, &own), subscriber(&url, &own).await);
+    postrider_outage::receive_through_a_broker_that_ends(publisher, subscriber, &mut server).await.judge(PREFETCH);
 }

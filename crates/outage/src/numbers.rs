@@ -1,0 +1,42 @@
+//! Messages that are numbers, over a few keys, so that it can be told which are missing and which came too early.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use postrider_core::envelope::Envelope;
+
+pub(crate) const KEYS: usize = 8;
+/// Messages that are made at a time.
+pub(crate) const ROUND: usize = 80;
+
+/// Longer than anything here takes on the slowest machine, a broker's restart included.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The message with this number.
+pub(crate) fn envelope(number: usize) -> Envelope {
+    Envelope::new("orders", "order.placed", number.to_string()).with_key(format!("key-{}", number % KEYS))
+}
+
+/// The number of a message.
+pub(crate) fn number(envelope: &Envelope) -> usize {
+    let text = std::str::from_utf8(&envelope.payload).expect("the payload is a number");
+    text.parse().expect("the payload is a number")
+}
+
+/// What there is of each key after so many.
+pub(crate) fn all(count: usize) -> BTreeMap<String, Vec<usize>> {
+    (0..KEYS).map(|key| (format!("key-{key}"), (key..count).step_by(KEYS).collect())).collect()
+}
+
+/// First arrivals of each key, in order.
+pub(crate) fn first_arrivals<'a>(envelopes: impl Iterator<Item = &'a Envelope>) -> BTreeMap<String, Vec<usize>> {
+    let mut arrived: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for envelope in envelopes {
+        let number = number(envelope);
+        let key = envelope.key.as_ref().expect("every message has a key");
+        let line = arrived.entry(key.to_string()).or_default();
+        if !line.contains(&number) {
+            line.push(number);
+        }
+    }
+    arrived
+}

@@ -1,0 +1,148 @@
+//! Where a subscriber lives through an outage: a publisher that is sure to get its messages through, a handler that
+//! acknowledges whatever it receives, and what has arrived so far.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use postrider_core::{
+    envelope::Envelope,
+    transport::{Outcome, Publisher, Subscriber},
+};
+use postrider_testkit::transport::record;
+use tokio::task::JoinHandle;
+
+use crate::numbers::{self, KEYS, PATIENCE, ROUND};
+
+/// How many messages the handler takes at a time.
+const TAKEN_MAX: u32 = 16;
+
+/// A publisher, a subscriber with its handler, and what has arrived.
+pub struct Receiver {
+    publisher: Box<dyn Publisher>,
+    handling: JoinHandle<()>,
+    seen: Arc<Seen>,
+    published: usize,
+    /// How often a publish was repeated, so that the broker may have a message twice.
+    repeated: usize,
+    disturbed: usize,
+}
+
+/// What the handler has seen.
+#[derive(Default)]
+struct Seen {
+    envelopes: Mutex<Vec<Envelope>>,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Receiver {
+    /// Receives from now on.
+    pub(crate) fn new(publisher: impl Publisher + 'static, subscriber: impl Subscriber + 'static) -> Self {
+        let seen = Arc::new(Seen::default());
+        let handling = tokio::spawn(handle(subscriber, Arc::clone(&seen)));
+        Self { publisher: Box::new(publisher), handling, seen, published: 0, repeated: 0, disturbed: 0 }
+    }
+
+    /// Publishes a round of messages over all keys, each of a key when the one before it is durable.
+    pub(crate) async fn publish(&mut self) {
+        let begun = Instant::now();
+        for from in (self.published..self.published + ROUND).step_by(KEYS) {
+            let mut left: Vec<Envelope> = (from..from + KEYS).map(numbers::envelope).collect();
+            // Ends when all are durable.
+            while !left.is_empty() {
+                assert!(begun.elapsed() < PATIENCE, "a message cannot be published: {}", self.seen.shown());
+                let outcomes = self.publisher.publish(left.iter().map(record).collect()).await;
+                let durable: Vec<bool> = outcomes.iter().map(|outcome| *outcome == Outcome::Durable).collect();
+                self.repeated += durable.iter().filter(|durable| !**durable).count();
+                let mut durable = durable.into_iter();
+                left.retain(|_| !durable.next().unwrap_or(false));
+            }
+        }
+        self.published += ROUND;
+    }
+
+    /// From now on something goes wrong; what is out may come again.
+    pub(crate) fn disturb(&mut self) {
+        self.disturbed += 1;
+    }
+
+    /// How many messages have arrived, each counted once.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.envelopes().iter().map(numbers::number).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Waits until more than so many have.
+    pub(crate) async fn more_than(&self, count: usize) {
+        self.until("more arrives", || self.count() > count).await;
+    }
+
+    /// Waits until everything that was published has.
+    pub(crate) async fn arrived(&self) {
+        self.until("everything arrives", || self.count() == self.published).await;
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !so() {
+            let (have, of) = (self.count(), self.published);
+            let told = || format!("{have} of {of} have arrived; the subscriber told: {}", self.seen.shown());
+            assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}: {}", told());
+            assert!(!self.handling.is_finished(), "the handler has ended: {}", told());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends the subscriber and judges what arrived. `out_max` is how many messages the subscriber may have fetched ahead.
+    ///
+    /// # Panics
+    /// If something is missing, out of order, or came again more often than it may.
+    pub fn judge(self, out_max: usize) {
+        self.handling.abort();
+        let seen = self.seen.envelopes();
+        let arrivals = numbers::first_arrivals(seen.iter());
+        assert_eq!(arrivals, numbers::all(self.published), "everything arrives, in order per key");
+        let again = seen.len() - self.published;
+        // Fetched ahead, with the handler, and with the answer to the one before.
+        let bound = self.disturbed * (out_max + 2 * TAKEN_MAX as usize) + self.repeated;
+        assert!(again <= bound, "{again} came again; no more than {bound} may");
+    }
+}
+
+impl Seen {
+    fn envelopes(&self) -> MutexGuard<'_, Vec<Envelope>> {
+        self.envelopes.lock().expect("nobody panicked with what was seen in hand")
+    }
+
+    fn errors(&self) -> MutexGuard<'_, Vec<String>> {
+        self.errors.lock().expect("nobody panicked with what was told in hand")
+    }
+
+    /// The last errors, for people.
+    fn shown(&self) -> String {
+        let errors = self.errors();
+        errors[errors.len().saturating_sub(10)..].join(", ")
+    }
+}
+
+/// Receives until it is aborted. What was not acknowledged, because that failed, may come again.
+async fn handle(subscriber: impl Subscriber, seen: Arc<Seen>) {
+    loop {
+        match subscriber.receive(TAKEN_MAX).await {
+            Ok(deliveries) => {
+                let receipts = deliveries.iter().map(|delivery| delivery.receipt).collect();
+                seen.envelopes().extend(deliveries.into_iter().map(|delivery| delivery.envelope));
+                if let Err(error) = subscriber.acknowledge(receipts).await {
+                    seen.errors().push(error.chain());
+                }
+            }
+            Err(error) => {
+                seen.errors().push(error.chain());
+                // An outage is no reason to ask without a pause.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
