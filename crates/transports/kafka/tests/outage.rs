@@ -110,13 +110,3 @@ async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
     let publisher = publisher(&url, &own);
     postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_of_a_broker_that_ends_loses_nothing_and_keeps_the_order() {
-    let data = tempfile::tempdir().unwrap();
-    let mut server = start(data.path(), |_, _| String::new());
-    let url = format!("kafka://{}", server.address());
-    let own = Own::on(&url).await;
-    let (publisher, subscriber) = (publisher(&url, &own), subscriber(&url, &own).await);
-    postrider_outage::receive_through_a_broker_that_ends(publisher, subscriber, &mut server).await.judge(PREFETCH);
-}
