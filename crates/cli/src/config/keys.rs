@@ -389,8 +389,6 @@ pub(crate) const KEYS: &[Key] = &[
     live("route.redis.make_streams", Boolean, Value("true"), "let the first message of a topic make its stream"),
     live("route.redis.replicas", Number(0, 100), Value("0"), "replicas that must have a message before it is durable"),
     live("route.redis.ca_file", Text, Words("none"), "PEM certificates to trust instead of those of the platform"),
-    live("route.redis.certificate_file", Text, Words("none"), "the PEM certificate that is shown to the server"),
-    live("route.redis.key_file", Text, Words("none"), "the key of that certificate"),
     live("route.redis.user", Text, Words("the default user"), "who logs in"),
     live("route.redis.password", Secret, Words("no login"), "the password to log in with"),
     live("route.kafka.topic", Text, Words("the message's topic, behind `prefix`"), "one Kafka topic for everything"),

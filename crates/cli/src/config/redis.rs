@@ -19,7 +19,6 @@ pub(crate) struct RedisConfig {
     make_streams: bool,
     replicas: u32,
     ca_file: Option<PathBuf>,
-    certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Place>,
 }
@@ -27,14 +26,11 @@ pub(crate) struct RedisConfig {
 impl RedisConfig {
     /// Where the server is, without what must be looked up.
     pub(crate) fn access(&self, url: &str) -> Result<Access> {
-        let mut access = Access::new(url)?;
-        if let Some(path) = &self.ca_file {
-            access = access.ca_file(path)?;
+        let access = Access::new(url)?;
+        match &self.ca_file {
+            Some(path) => access.ca_file(path),
+            None => Ok(access),
         }
-        if let Some((certificate, key)) = &self.certificate {
-            access = access.client_certificate(certificate, key)?;
-        }
-        Ok(access)
     }
 
     /// The publisher's settings.
@@ -58,7 +54,6 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Red
         return None;
     };
     let mut section = route.section_or_empty("redis");
-    let files = (section.text("certificate_file"), section.text("key_file"));
     let redis = RedisConfig {
         prefix: section.text("prefix"),
         source: section.text_or_default("source"),
@@ -67,16 +62,9 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Red
         make_streams: section.boolean_or_default("make_streams"),
         replicas: section.number_or_default("replicas"),
         ca_file: section.text("ca_file").map(PathBuf::from),
-        certificate: match &files {
-            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-            _ => None,
-        },
         user: section.text("user"),
         password: section.secret("password"),
     };
-    if files.0.is_some() != files.1.is_some() {
-        section.object("certificate_file", "`certificate_file` and `key_file` belong together; give both or none");
-    }
     if redis.user.is_some() && !section.has("password") {
         section.object("user", "a `user` needs a `password`");
     }
