@@ -111,6 +111,9 @@ pub(crate) trait StoreAdapter: Sync {
 
 /// The store that a URL means, and the rest of the URL.
 pub(crate) fn store(url: &str) -> Result<(&'static dyn StoreAdapter, String), String> {
+    if url.trim().is_empty() {
+        return Err("is empty; say where the messages are, such as `sqlite:app.db`, or unset it".to_owned());
+    }
     // Both spellings are in use; `DATABASE_URL` often has the longer one.
     let other = |from: &str, to: &str| url.strip_prefix(from).map(|rest| format!("{to}{rest}"));
     let spelt = other("postgresql:", "postgres:").or_else(|| other("mariadb:", "mysql:"));

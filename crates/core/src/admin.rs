@@ -11,7 +11,7 @@ use crate::{
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
     envelope::{Envelope, MessageId},
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     lease::{Epoch, LaneId, NodeId, ReplayFilter},
     parked::{Ordinal, ParkedState},
     standstill::Standstill,
@@ -48,6 +48,16 @@ pub struct Overview {
     pub at: Timestamp,
 }
 
+/// How the database under a store is doing, as far as it can be told at little cost. `None`: this store does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Vitals {
+    /// Age of the oldest transaction, open or prepared, that retention and the cleaning of the server wait for; zero if
+    /// there is none. What this role may not see does not count.
+    pub horizon_age: Option<Duration>,
+    /// What the log takes on the disk with its indexes, delivered records included.
+    pub log_bytes: Option<u64>,
+}
+
 /// How one route is doing.
 #[derive(Clone, Debug, Serialize)]
 pub struct RouteStatus {
@@ -71,6 +81,66 @@ pub struct RouteStatus {
     pub lanes: Vec<LaneStatus>,
 }
 
+impl Overview {
+    /// What speaks against forgetting a route, the gravest first. `None`: nothing does, or the store does not know it.
+    #[must_use]
+    pub fn hindrance(&self, route: &str) -> Option<Hindrance> {
+        let serves =
+            |node: &&NodeStatus| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route);
+        if let Some(node) = self.nodes.iter().find(serves) {
+            return Some(Hindrance::Served { node: node.name.clone() });
+        }
+        let status = self.routes.iter().find(|status| *status.route == *route)?;
+        let (pending, parked) = (status.pending, status.parked.all());
+        (pending + parked > 0).then_some(Hindrance::Undelivered { pending, parked })
+    }
+}
+
+/// Why a route is better not forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// A live node has it, and would make it known again as a new route.
+    Served {
+        /// The node's name.
+        node: String,
+    },
+    /// Messages would never be delivered.
+    Undelivered {
+        /// Records that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].
+        pending: u64,
+        /// Rows parked in any state.
+        parked: u64,
+    },
+}
+
+impl Hindrance {
+    /// As the answer to whoever wants to forget `route` all the same.
+    fn into_error(self, route: &str) -> Error {
+        let refused = |message: &'static str| Error::new(ErrorKind::Denied, message).with("route", route);
+        match self {
+            Self::Served { node } => refused(
+                "a route that a live relay serves is not forgotten: take it out of the relay's configuration and restart \
+                 that, or stop it",
+            )
+            .with("node", node),
+            Self::Undelivered { pending, parked } => {
+                refused("a route that has not delivered everything is not forgotten unless its messages are given up")
+                    .with("pending", pending)
+                    .with("parked", parked)
+            }
+        }
+    }
+}
+
+/// What becomes of messages that a route has not delivered when it is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undelivered {
+    /// They keep the route from being forgotten.
+    Keep,
+    /// This route never delivers them. Other routes are not touched by it.
+    GiveUp,
+}
+
 /// Pending records are counted no further than this.
 pub const PENDING_COUNT_MAX: u64 = 100_000;
 
@@ -90,6 +160,12 @@ pub struct ParkedCounts {
 }
 
 impl ParkedCounts {
+    /// Rows in any state.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.scheduled + self.retrying + self.held + self.dead
+    }
+
     /// The count of one state.
     pub fn of_mut(&mut self, state: ParkedState) -> &mut u64 {
         match state {
@@ -323,6 +399,12 @@ pub trait StoreAdmin: Send + Sync {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// How the database is doing. Asked with every scrape of metrics, so it takes a few milliseconds, however large the
+    /// store is.
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        Box::pin(std::future::ready(Ok(Vitals::default())))
+    }
+
     /// Records of the log that match, behind the record with the number `after` in the direction that the filter asks for,
     /// at most `limit`. Looks at a bounded number of records; [`RecordPage::next`] is where to go on. A transaction that
     /// commits late may put records where a look has been already.
@@ -355,8 +437,31 @@ pub trait StoreAdmin: Send + Sync {
     /// Ends a replay before its end, with its parked rows.
     fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
-    /// Forgets a route for good: cursor, lanes, replays and parked rows. Retention no longer waits for it.
-    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+    /// Forgets a route for good, if nothing [speaks against it](Overview::hindrance): cursor, lanes, replays and parked rows.
+    /// Retention no longer waits for it. [`Denied`](ErrorKind::Denied) while a live node serves it and, unless those are
+    /// given up, while it has messages that are not delivered.
+    ///
+    /// It looks first and forgets then. A relay that is started with the route in between, or one that was not heard of
+    /// for longer than its lease, makes it known again as a new route and says so in its log.
+    fn forget_route<'a>(
+        &'a self,
+        route: &'a str,
+        undelivered: Undelivered,
+        actor: &'a Actor,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match self.overview().await?.hindrance(route) {
+                Some(Hindrance::Undelivered { .. }) if undelivered == Undelivered::GiveUp => {}
+                Some(hindrance) => return Err(hindrance.into_error(route)),
+                None => {}
+            }
+            self.drop_route(route, actor).await
+        })
+    }
+
+    /// The part of [`forget_route`](Self::forget_route) that each store does in its own way: forgets the route whatever
+    /// speaks against it.
+    fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
 
     /// Lets every lane of a route deliver all that it has not settled, by its own account, and count anew from there. For
     /// a store whose cursors mean nothing once the database under them was set back or moved; nothing is lost by it, and

@@ -61,6 +61,7 @@
 //! | `redis` | a transport over Redis Streams, both ways |
 //! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C compiler and OpenSSL |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
+//! | `opentelemetry` | spans for creating and handling messages, by the API of OpenTelemetry |
 //! | `http` | a transport that posts signed webhooks |
 //! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
 
@@ -74,6 +75,8 @@ pub mod outbox;
 pub mod relay;
 pub mod routing;
 pub mod runtime;
+#[cfg(feature = "opentelemetry")]
+pub mod traces;
 
 pub use outbox::{Enqueue, Outbox};
 pub use postrider_core::{

@@ -32,7 +32,15 @@ use postrider_core::{
 
 use crate::routing::{About, Router};
 
-type TraceSource = Arc<dyn Fn() -> Option<TraceContext> + Send + Sync>;
+type TraceSource = Arc<dyn Fn(&Creation<'_>) -> Option<TraceContext> + Send + Sync>;
+
+/// A message that is being made, as whoever traces it sees it.
+#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "only a tracer looks at it"))]
+pub(crate) struct Creation<'a> {
+    pub(crate) id: MessageId,
+    pub(crate) topic: &'a str,
+    pub(crate) correlation: Option<&'a str>,
+}
 
 /// Where an application enqueues. Cheap to clone; holds no connection.
 #[derive(Clone)]
@@ -60,7 +68,15 @@ impl<S> Outbox<S> {
     /// Says where the current trace context comes from. It is captured with every message that does not bring its own, so
     /// that publishing and handling can be linked to the request that enqueued.
     #[must_use]
-    pub fn with_trace_source(mut self, source: impl Fn() -> Option<TraceContext> + Send + Sync + 'static) -> Self {
+    pub fn with_trace_source(self, source: impl Fn() -> Option<TraceContext> + Send + Sync + 'static) -> Self {
+        self.with_context_of(move |_| source())
+    }
+
+    /// The same from a source that wants to know which message it is for.
+    pub(crate) fn with_context_of(
+        mut self,
+        source: impl Fn(&Creation<'_>) -> Option<TraceContext> + Send + Sync + 'static,
+    ) -> Self {
         self.trace_source = Some(Arc::new(source));
         self
     }
@@ -162,31 +178,37 @@ impl<S> Outbox<S> {
         let topic = options.topic.clone().or_else(routed_topic).unwrap_or_else(|| topic.to_string());
         let own_key = || routed_key().or_else(|| key.as_deref().map(str::to_owned)).map(OrderingKey::from);
         let key = options.key.clone().or_else(own_key);
+        let id = options.id.unwrap_or_else(MessageId::generate);
+        // Before the headers: a message that cannot be encoded was never created.
+        let payload = message.encode()?.into();
         Ok(Envelope {
-            id: options.id.unwrap_or_else(MessageId::generate),
+            id,
             topic: topic.as_str().into(),
             name: M::NAME.into(),
             key,
-            headers: self.headers(M::CONTENT_TYPE, options)?,
-            payload: message.encode()?.into(),
+            headers: self.headers(id, &topic, M::CONTENT_TYPE, options)?,
+            payload,
             deliver_at: options.deliver_at,
             expires_at: options.expires_at,
             attempts_max: options.attempts_max.or_else(|| message.attempts_max()),
         })
     }
 
-    fn headers(&self, content_type: &str, options: &Enqueue) -> Result<Headers> {
-        let given = |name: &str| options.headers.iter().any(|(other, _)| other == name);
+    fn headers(&self, id: MessageId, topic: &str, content_type: &str, options: &Enqueue) -> Result<Headers> {
+        let last = |name: &str| options.headers.iter().rev().find(|(other, _)| other == name);
+        let given = |name: &str| last(name).is_some();
         let mut pairs = Vec::new();
         if content_type != "application/json" && !given(headers::CONTENT_TYPE) {
             pairs.push((headers::CONTENT_TYPE.to_owned(), content_type.to_owned()));
         }
         if let Some(source) = &self.trace_source
             && !given(headers::TRACEPARENT)
-            && let Some(context) = source()
         {
-            pairs.push((headers::TRACEPARENT.to_owned(), context.traceparent().to_owned()));
-            pairs.extend(context.tracestate().map(|state| (headers::TRACESTATE.to_owned(), state.to_owned())));
+            let correlation = last(headers::CORRELATION_ID).map(|(_, id)| id.as_str());
+            if let Some(context) = source(&Creation { id, topic, correlation }) {
+                pairs.push((headers::TRACEPARENT.to_owned(), context.traceparent().to_owned()));
+                pairs.extend(context.tracestate().map(|state| (headers::TRACESTATE.to_owned(), state.to_owned())));
+            }
         }
         Headers::new(pairs.iter().chain(&options.headers).map(|(name, value)| (name, value)))
     }

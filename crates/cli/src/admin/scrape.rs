@@ -47,13 +47,15 @@ impl Scraper {
 
 async fn look(store: &Watched) {
     let look = async {
-        let (overview, dead) = tokio::try_join!(store.admin.overview(), store.admin.dead_groups())?;
+        let (overview, dead, vitals) =
+            tokio::try_join!(store.admin.overview(), store.admin.dead_groups(), store.admin.vitals())?;
         let findings = diagnosis::survey(&*store.admin, &overview).await?;
-        Ok::<_, postrider::Error>((overview, dead, findings))
+        Ok::<_, postrider::Error>((overview, dead, vitals, findings))
     };
     match tokio::time::timeout(PATIENCE, look).await {
-        Ok(Ok((overview, dead, findings))) => {
+        Ok(Ok((overview, dead, vitals, findings))) => {
             store.metrics.show(&overview, &dead);
+            store.metrics.show_vitals(&vitals);
             store.metrics.show_findings(&findings);
         }
         Ok(Err(_)) | Err(_) => store.metrics.show_unreachable(),

@@ -15,7 +15,7 @@ use postrider::{
     Envelope, MessageId, Outcome as Published, Relay, Route,
     core::{
         BoxFuture,
-        admin::{Actor, StoreAdmin},
+        admin::{Actor, StoreAdmin, Undelivered},
         capability::PublisherCapabilities,
         lease::Start,
         log::RecordRef,
@@ -95,7 +95,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     handle.drain();
     let ended = running.await;
     let actor = Actor { name: "postrider bench".to_owned(), reason: Some("the benchmark is over".to_owned()) };
-    let forgotten = opened.admin.forget_route(ROUTE, &actor).await;
+    let forgotten = opened.admin.forget_route(ROUTE, Undelivered::GiveUp, &actor).await;
     let figures = measured?;
     ended.map_err(|error| Failure::because(Code::Problem, "the relay has failed", &error))??;
     forgotten?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use postrider::{
     Error,
-    core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin},
+    core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin, Vitals},
     diagnosis::{self, Finding},
     metrics::Metrics,
 };
@@ -97,6 +97,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 struct Seen {
     overview: Overview,
     dead: Vec<CauseGroup>,
+    vitals: Vitals,
     findings: Vec<Finding>,
 }
 
@@ -106,9 +107,9 @@ async fn look(arguments: &Arguments) -> Outcome<Seen> {
 }
 
 async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
-    let (overview, dead) = (admin.overview().await?, admin.dead_groups().await?);
+    let (overview, dead, vitals) = (admin.overview().await?, admin.dead_groups().await?, admin.vitals().await?);
     let findings = diagnosis::survey(admin, &overview).await?;
-    Ok(Seen { overview, dead, findings })
+    Ok(Seen { overview, dead, vitals, findings })
 }
 
 /// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it.
@@ -207,8 +208,9 @@ fn metrics(seen: Option<&Seen>) -> String {
     let metrics = Metrics::new();
     let of_store = metrics.of_store("default");
     match seen {
-        Some(Seen { overview, dead, findings }) => {
+        Some(Seen { overview, dead, vitals, findings }) => {
             of_store.show(overview, dead);
+            of_store.show_vitals(vitals);
             of_store.show_findings(findings);
         }
         None => of_store.show_unreachable(),

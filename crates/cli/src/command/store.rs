@@ -24,6 +24,9 @@ pub(super) const HEADING: &str = "Store";
 /// The file that is looked for where nothing else is said.
 const FILE: &str = "postrider.toml";
 
+const URL: &str = "POSTRIDER__STORE__URL";
+const DATABASE_URL: &str = "DATABASE_URL";
+
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArguments {
@@ -67,10 +70,12 @@ impl StoreArguments {
         if let Some(file) = self.file() {
             return self.chosen(&config::stores(file)?)?.find().map_err(Failure::usage);
         }
-        for name in ["POSTRIDER__STORE__URL", "DATABASE_URL"] {
-            if let Some(url) = env::var(name).ok().filter(|url| !url.is_empty()) {
-                return by_url(name, &url);
-            }
+        if let Ok(url) = env::var(URL) {
+            return by_url(URL, &url);
+        }
+        // Others have this one empty to say that it is not set.
+        if let Some(url) = env::var(DATABASE_URL).ok().filter(|url| !url.is_empty()) {
+            return by_url(DATABASE_URL, &url);
         }
         Err(Failure::usage(
             "which store? say --store URL (such as sqlite:app.db), --config FILE, or set DATABASE_URL; there is no \
@@ -107,7 +112,7 @@ fn by_url(said_by: &str, url: &str) -> Outcome<(&'static dyn StoreAdapter, Place
 /// Who does something, and why: written into the audit record.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ActorArguments {
-    /// Who does it. Default: the user's name.
+    /// Who does it. Default: the name of the user who runs the command.
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
     /// Why.
@@ -117,7 +122,49 @@ pub(crate) struct ActorArguments {
 
 impl ActorArguments {
     pub(crate) fn actor(&self) -> Actor {
-        let user = || env::var("USER").or_else(|_| env::var("USERNAME")).unwrap_or_else(|_| "cli".to_owned());
         Actor { name: self.actor.clone().unwrap_or_else(user), reason: self.reason.clone() }
+    }
+}
+
+/// Containers and cron have no `USER`; an audit record should name somebody all the same.
+fn user() -> String {
+    let said = |name: &str| env::var(name).ok().filter(|user| !user.is_empty());
+    said("USER").or_else(|| said("USERNAME")).or_else(by_id).unwrap_or_else(|| "cli".to_owned())
+}
+
+/// The name that goes with the user id, else the id.
+#[cfg(unix)]
+fn by_id() -> Option<String> {
+    let id = rustix::process::getuid().as_raw();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    Some(name_of(id, &users).unwrap_or_else(|| format!("uid {id}")))
+}
+
+#[cfg(not(unix))]
+fn by_id() -> Option<String> {
+    None
+}
+
+/// From lines of `name:password:id:…`.
+#[cfg(unix)]
+fn name_of(id: u32, users: &str) -> Option<String> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, own) = (fields.next()?, fields.nth(1)?);
+        (own.parse() == Ok(id) && !name.is_empty()).then(|| name.to_owned())
+    })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_known_by_the_id() {
+        let users = "root:x:0:0:root:/root:/bin/sh\n# a comment\nada:x:1000:1000::/srv/ada:/bin/sh\n:x:7:7::/:\n";
+        assert_eq!(name_of(1000, users).as_deref(), Some("ada"));
+        assert_eq!(name_of(0, users).as_deref(), Some("root"));
+        assert_eq!(name_of(7, users), None);
+        assert_eq!(name_of(42, users), None);
     }
 }

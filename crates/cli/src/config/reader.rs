@@ -267,6 +267,15 @@ impl<'d, 'i> Section<'d, 'i> {
         self.document.report(at, self.full(key), what.into());
     }
 
+    /// As [`Self::object`], about one of several sections of this name.
+    pub(super) fn object_to(&self, key: &str, instance: usize, what: impl Into<String>) {
+        let section = self.table.get(key).and_then(|value| match value.get_ref() {
+            DeValue::Array(array) => array.get(instance),
+            _ => Some(value),
+        });
+        self.document.report(section.map_or(self.at, |section| section.span().start), self.full(key), what.into());
+    }
+
     /// Reports the keys that nobody asked for, and notes the others.
     pub(super) fn close(self) {
         for key in self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref())) {

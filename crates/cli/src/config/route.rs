@@ -84,8 +84,9 @@ pub(super) fn read(top: &mut Section<'_, '_>, stores: &[StoreConfig]) -> Vec<Rou
     }
     let read: BTreeSet<&str> = routes.iter().map(|route| route.store.as_str()).collect();
     if stores.len() > 1 {
-        for idle in stores.iter().filter(|store| !read.contains(store.name.as_str())) {
-            top.object("store", format!("no route reads the store `{}`; write `store = \"{0}\"` in one", idle.name));
+        for (number, idle) in stores.iter().enumerate().filter(|(_, store)| !read.contains(store.name.as_str())) {
+            let what = format!("no route reads the store `{}`; write `store = \"{0}\"` in one", idle.name);
+            top.object_to("store", number, what);
         }
     }
     routes

@@ -49,7 +49,8 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> Vec<StoreConfig> {
     let mut stores: Vec<StoreConfig> = Vec::new();
     for mut section in sections {
         let store = read_one(&mut section, several);
-        if stores.iter().any(|other| other.name == store.name) {
+        let named = section.has("name");
+        if named && stores.iter().any(|other| other.name == store.name) {
             section.object("name", format!("two stores are named `{}`", store.name));
         } else if stores.iter().any(|other| other.is_same_place(&store)) {
             section.object("url", "is the same store as another one; give all routes to one of them");

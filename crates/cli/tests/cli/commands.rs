@@ -1,6 +1,7 @@
 //! The operator's commands, on a store that a daemon serves or served.
 
 use rusqlite::Connection;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{Workplace, wait_until};
@@ -120,6 +121,35 @@ fn a_route_that_is_no_longer_configured_can_be_forgotten() {
     assert_eq!(workplace.status()["routes"].as_array().map(Vec::len), Some(0));
     let again = workplace.run(&["route", "forget", "orders", STORE[0], STORE[1]]);
     assert_eq!(again.code, 1, "there is none any more: {again:?}");
+}
+
+/// The relay sleeps for longer than its lease lives, so that nothing speaks for it when the route is forgotten.
+#[test]
+fn a_route_that_is_forgotten_under_a_relay_is_made_known_again() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let daemon = workplace.daemon("run", CONFIG);
+    producer.enqueue(10, 2);
+    let settled = || workplace.status()["routes"][0]["pending"] == 0;
+    wait_until("all are settled", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")) && settled());
+    wait_until("it is stopped without the write lock in its hands", || {
+        daemon.stop();
+        let connection = Connection::open(workplace.path("app.db")).unwrap();
+        let free = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
+        if !free {
+            daemon.signal(Signal::CONT);
+        }
+        free
+    });
+    let forget = || workplace.run(&["route", "forget", "orders", STORE[0], STORE[1]]);
+    wait_until("a relay that sleeps is no longer live", || forget().code == 0);
+    assert_eq!(workplace.status()["routes"].as_array().map(Vec::len), Some(0));
+    daemon.signal(Signal::CONT);
+    wait_until("the route is known again", || !workplace.status()["routes"][0].is_null());
+    producer.enqueue(10, 2);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    let log = std::fs::read_to_string(workplace.path("run.log")).unwrap();
+    assert!(log.contains("the route was forgotten in the store"), "{log}");
 }
 
 #[test]

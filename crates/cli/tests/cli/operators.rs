@@ -336,6 +336,21 @@ fn a_route_is_listed_tried_out_drained_and_forgotten() {
     assert!(audit.contains("forget-route") && audit.contains("done"), "{audit}");
 }
 
+/// Containers and cron have no `USER`.
+#[test]
+fn an_act_without_a_name_is_that_of_the_user_who_runs_the_command() {
+    let site = Site::new();
+    let mut pause = site.workplace.command(&["route", "pause", "orders"]);
+    let paused = pause.env_remove("USER").env_remove("USERNAME").output().unwrap();
+    assert!(paused.status.success(), "{paused:?}");
+    let id = |flag: &str| {
+        let told = std::process::Command::new("id").arg(flag).output().unwrap();
+        String::from_utf8(told.stdout).unwrap().trim().to_owned()
+    };
+    let actor = site.json(&["route", "list"])[0]["paused"]["name"].clone();
+    assert!(actor == id("-un") || actor == format!("uid {}", id("-u")), "{actor}");
+}
+
 #[test]
 fn a_node_is_listed_asked_to_leave_and_drains() {
     let mut site = Site::new();
@@ -474,6 +489,8 @@ fn the_store_is_found_where_the_relay_finds_it() {
     workplace.write("other.toml", CONFIG.replace("app.db", "gone.db"));
     assert_eq!(status(&["--config", "other.toml"], &[]).0, 3);
     assert_eq!(status(&["--config", "missing.toml"], &[]).0, 2);
+    let (code, told) = status(&[], &[("POSTRIDER__STORE__URL", "")]);
+    assert!(code == 2 && told.contains("POSTRIDER__STORE__URL") && told.contains("is empty"), "{told}");
     let (code, told) = status(&[], &[("POSTRIDER__STORE__URL", "oracle:x")]);
     assert!(code == 2 && told.contains("POSTRIDER__STORE__URL") && told.contains("`oracle:`"), "{told}");
 }

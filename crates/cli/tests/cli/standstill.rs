@@ -399,3 +399,31 @@ fn a_database_that_somebody_keeps_locked() {
     wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
     wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "passed");
 }
+
+/// The relay is taken for dead then, because it cannot say otherwise. Whoever asks is told of the lock, and not to start one.
+#[test]
+fn a_lock_that_outlives_the_lease() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    // Nobody listens on the first port.
+    let _relay = scene.relay(&webhook("http://127.0.0.1:1/", 1, ""));
+    wait_until("the relay is at work", || !scene.place.status()["nodes"].as_array().unwrap().is_empty());
+    let writer = Connection::open(scene.place.path("app.db")).unwrap();
+    writer.busy_timeout(NAMED_WITHIN).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    wait_until("it is taken for dead", || scene.place.status()["nodes"].as_array().unwrap().is_empty());
+    let findings = |found: &[Value]| {
+        assert_eq!(found[0]["code"], "store-locked", "{found:?}");
+        assert!(text(&found[0]).contains("the last heartbeat of a relay was written "), "{found:?}");
+        let silent = found.iter().find(|finding| finding["code"] == "no-relay").expect("what is known of it");
+        let said = text(silent);
+        assert!(said.contains("while the store is locked") && !said.contains("start one"), "{said}");
+    };
+    findings(&scene.why(&id));
+    findings(scene.place.status()["findings"].as_array().unwrap());
+    writer.execute_batch("ROLLBACK").unwrap();
+    wait_until("the relay is heard again", || {
+        let findings = scene.place.status()["findings"].clone();
+        matches!(findings.as_array().unwrap().as_slice(), [only] if only["code"] == "unavailable")
+    });
+}

@@ -7,6 +7,13 @@ use std::{
     thread,
 };
 
+use opentelemetry::trace::{SpanKind, TracerProvider};
+use opentelemetry_sdk::{
+    error::OTelSdkResult,
+    trace::{SdkTracerProvider, SpanData, SpanExporter},
+};
+use postrider::{Message, Outbox, sqlite::Sqlite};
+use rusqlite::Connection;
 use rustix::process::Signal;
 
 use crate::support::{Workplace, wait_until};
@@ -244,6 +251,47 @@ fn a_publish_is_linked_to_the_context_of_every_message() {
     links.sort();
     let expected = [(FIRST, &ids[0]), (SECOND, &ids[1])];
     assert_eq!(links, expected.map(|(context, id)| (context.to_owned(), vec![format!("messaging.message.id={id}")])));
+}
+
+/// Keeps the spans of an application.
+#[derive(Clone, Debug, Default)]
+struct Exported(Arc<Mutex<Vec<SpanData>>>);
+
+impl SpanExporter for Exported {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().unwrap().extend(batch);
+        Ok(())
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Placed;
+
+impl Message for Placed {
+    const NAME: &'static str = "orders.placed";
+}
+
+#[test]
+fn a_publish_is_linked_to_the_span_in_which_the_application_created_the_message() {
+    let place = Workplace::new();
+    drop(place.migrated());
+    let exported = Exported::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exported.clone()).build();
+    let outbox = Outbox::new(Sqlite::default()).with_tracer(provider.tracer("shop"));
+    let mut connection = Connection::open(place.path("app.db")).unwrap();
+    let mut transaction = connection.transaction().unwrap();
+    outbox.enqueue(&mut transaction, &Placed).unwrap();
+    transaction.commit().unwrap();
+    let (collector, requests) = server("200 OK");
+    run_until(&place, &config(collector, FILES), || place.arrivals("arrivals").len() == 1);
+
+    let (created, sent) = (exported.0.lock().unwrap(), spans(&requests));
+    let ([created], [sent]) = (created.as_slice(), sent.as_slice()) else { panic!("{created:?} {sent:?}") };
+    assert_eq!((&*created.name, &created.span_kind), ("create orders.placed", &SpanKind::Producer));
+    let context = &created.span_context;
+    let [(linked, _)] = sent.links.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(*linked, format!("00-{}-{}-01", context.trace_id(), context.span_id()));
+    assert_eq!(sent.name, "send orders.placed");
 }
 
 #[test]

@@ -65,6 +65,16 @@ impl Finding {
         Self { route: Some(route.to_owned()), code, what: what.into(), fix: None }
     }
 
+    /// While nobody can write to the store, no relay can say that it is alive: what follows from its silence is not sure.
+    fn while_locked(self) -> Self {
+        if !["no-relay", "not-served", "unowned"].contains(&self.code) {
+            return self;
+        }
+        let what =
+            format!("{}, as far as can be told: no relay can renew its lease while the store is locked", self.what);
+        Self { what, ..self }.fix("free the lock first; a relay that runs goes on by itself then")
+    }
+
     fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self
@@ -97,6 +107,7 @@ pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
     if findings.iter().any(|finding| finding.route.is_some() && ![PASSED, DISCARDED].contains(&finding.code))
         && let Some(blockage) = admin.blockage().await?
     {
+        findings = findings.into_iter().map(Finding::while_locked).collect();
         findings.insert(0, survey::blocked(blockage));
     }
     Ok(findings)

@@ -25,9 +25,7 @@ const TOPICS_SHOWN_MAX: usize = 3;
 pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
-    if !waiting.is_empty() {
-        findings.extend(admin.blockage().await?.map(blocked));
-    }
+    let blockage = if waiting.is_empty() { None } else { admin.blockage().await?.map(blocked) };
     for route in overview.routes.iter().filter(|route| !waits(route) && will_wait(route)) {
         let unserved = |obstacle: &&Obstacle| matches!(obstacle, Obstacle::NoRelay | Obstacle::NotServed { .. });
         let found = obstacles(overview, route, None);
@@ -36,6 +34,10 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<F
     for route in &waiting {
         findings.extend(obstacles(overview, route, None).iter().map(|obstacle| obstacle.finding(&route.route)));
         findings.extend(refused(admin, route).await?);
+    }
+    if let Some(blockage) = blockage {
+        findings = findings.into_iter().map(Finding::while_locked).collect();
+        findings.insert(0, blockage);
     }
     if overview.routes.iter().any(|route| route.parked.dead > 0) {
         let groups = admin.dead_groups().await?;

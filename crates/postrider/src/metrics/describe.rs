@@ -73,6 +73,16 @@ impl<'r> Adder<'r> {
         self.timed(name, help, M::default())
     }
 
+    pub(super) fn bytes<M>(&mut self, name: &str, help: &str) -> M
+    where
+        M: Clone + Default + Debug + EncodeMetric + Labelled + Send + Sync + 'static,
+    {
+        let metric = M::default();
+        self.note(&format!("{name}_bytes"), help, metric.metric_type(), M::LABELS);
+        self.registry.register_with_unit(name, help, Unit::Bytes, metric.clone());
+        metric
+    }
+
     pub(super) fn timed<M>(&mut self, name: &str, help: &str, metric: M) -> M
     where
         M: Clone + Debug + EncodeMetric + Labelled + Send + Sync + 'static,

@@ -85,6 +85,8 @@ pub(super) struct Families {
     pub(super) lanes_unowned: Family<OfRoute, Gauge>,
     pub(super) nodes: Family<OfStore, Gauge>,
     pub(super) log_records: Family<OfStore, Gauge>,
+    pub(super) horizon_age: Family<OfStore, Seconds>,
+    pub(super) log_bytes: Family<OfStore, Gauge>,
     pub(super) clock_offset: Family<OfStore, Seconds>,
     pub(super) store_up: Family<OfStore, Gauge>,
     // This node's own lanes.
@@ -131,6 +133,14 @@ impl Families {
             lanes_unowned: add.plain("partitions_unowned", "Lanes of the route that no node owns"),
             nodes: add.plain("nodes", "Live nodes"),
             log_records: add.plain("log_records", "Records in the log, delivered ones included"),
+            horizon_age: add.seconds(
+                "store_horizon_age",
+                "Age of the oldest transaction that retention and the cleaning of the server wait for (PostgreSQL)",
+            ),
+            log_bytes: add.bytes(
+                "store_retained_log",
+                "What the log takes on the disk with its indexes, delivered records included (PostgreSQL)",
+            ),
             clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
             store_up: add.plain("store_up", "1 if the store could be read when these metrics were asked for"),
             in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),

@@ -34,7 +34,7 @@ use std::{
 };
 
 use postrider_core::{
-    admin::{CauseGroup, Overview, RouteStatus},
+    admin::{CauseGroup, Overview, RouteStatus, Vitals},
     lease::LaneId,
     time::Timestamp,
     transport::Outcome,
@@ -172,6 +172,17 @@ impl StoreMetrics {
             let route = finding.route.clone().unwrap_or_default();
             standstill.get_or_create(&self.of_cause(&route, finding.code)).set(1);
             shown.findings.insert((route, finding.code.to_owned()));
+        }
+    }
+
+    /// Shows how the database is doing; what a store does not tell is not shown.
+    pub fn show_vitals(&self, vitals: &Vitals) {
+        let (families, of_store) = (&self.shared.families, self.of_store());
+        if let Some(age) = vitals.horizon_age {
+            families.horizon_age.get_or_create(&of_store).set(age.as_secs_f64());
+        }
+        if let Some(bytes) = vitals.log_bytes {
+            families.log_bytes.get_or_create(&of_store).set(signed(bytes));
         }
     }
 

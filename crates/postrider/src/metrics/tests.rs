@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     Error,
-    admin::{Actor, CauseGroup, LaneStatus, Overview, ParkedCounts, RouteStatus},
+    admin::{Actor, CauseGroup, LaneStatus, Overview, ParkedCounts, RouteStatus, Vitals},
     lease::{Epoch, LaneId},
     parked::Cause,
     time::Timestamp,
@@ -204,4 +204,15 @@ fn the_rest_of_what_is_told_is_counted() {
         value(&metrics, "postrider_store_settle_duration_seconds_count{store=\"shop\",route=\"billing\"}"),
         Some(1.0)
     );
+}
+
+#[test]
+fn a_store_that_tells_nothing_of_its_database_has_no_such_metrics() {
+    let (bytes, age) =
+        ("postrider_store_retained_log_bytes{store=\"shop\"}", "postrider_store_horizon_age_seconds{store=\"shop\"}");
+    let metrics = shop();
+    metrics.show_vitals(&Vitals::default());
+    assert_eq!((value(&metrics, bytes), value(&metrics, age)), (None, None));
+    metrics.show_vitals(&Vitals { horizon_age: Some(Duration::from_secs(61)), log_bytes: Some(4096) });
+    assert_eq!((value(&metrics, bytes), value(&metrics, age)), (Some(4096.0), Some(61.0)));
 }

@@ -3,7 +3,13 @@
 //! It owns every future that it starts in one unordered set and drops none on purpose. Dropping the driver is a crash:
 //! publishes in flight are abandoned, and the next owner publishes them again under the same ids.
 
-use std::{collections::VecDeque, sync::Arc, task::Poll, time::Duration};
+use std::{
+    collections::VecDeque,
+    mem::{Discriminant, discriminant},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use postrider_core::{
@@ -179,6 +185,8 @@ struct Work {
     drain_by: Option<Tick>,
     /// When the cursor last moved, or had nothing to pass.
     moved_at: Tick,
+    /// What it was last seen to wait for, and since when: one cause does not answer for the time of another.
+    waiting: Option<(Discriminant<Reason>, Tick)>,
     /// For a replay that has read its last record: when to ask the store whether it is over.
     finish_at: Option<Tick>,
 }
@@ -202,6 +210,7 @@ impl Work {
             replaced: false,
             drain_by: None,
             moved_at: driver.now(),
+            waiting: None,
             finish_at: None,
         };
         work.wait_for_hint();
@@ -445,7 +454,15 @@ impl Work {
         if reason.is_none() {
             self.moved_at = now;
         }
-        let still = since(now, self.moved_at);
+        self.waiting = reason.as_ref().map(|reason| {
+            let kind = discriminant(reason);
+            match self.waiting {
+                Some((same, began)) if same == kind => (kind, began.max(self.moved_at)),
+                Some(_) => (kind, now),
+                None => (kind, self.moved_at),
+            }
+        });
+        let still = since(now, self.waiting.map_or(now, |(_, began)| began));
         // A message that is simply on its way is no standstill.
         let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
         self.context.standstills.set(&self.lease.lane, still, reason.filter(worth_it));
@@ -467,7 +484,8 @@ impl Work {
                 observer.observe(&Event::Dead { lane, id: record.envelope.id, attempts, cause: &cause, blocks });
                 if let Some(hook) = &self.route.on_dead_letter {
                     let route = Arc::clone(&lane.route);
-                    self.context.runtime.spawn(hook(DeadLetter { route, record, attempts, cause, blocks }));
+                    let call = hook(DeadLetter { route, record, attempts, cause, blocks });
+                    self.context.hooks.spawn(&*self.context.runtime, call);
                 }
             }
             Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),

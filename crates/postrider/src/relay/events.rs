@@ -90,6 +90,12 @@ pub enum Event<'a> {
         /// How.
         error: &'a Error,
     },
+    /// The store did not know a route of this node any more: somebody has forgotten it. It was made known again, and begins
+    /// where a new route begins.
+    RouteForgotten {
+        /// The route.
+        route: &'a str,
+    },
     /// Retention removed delivered records.
     Purged {
         /// How many.
@@ -187,6 +193,12 @@ impl Observer for TracingObserver {
             }
             Event::StoreFailed { operation, error } => {
                 warn!(target: TARGET, operation, error = error.chain(), "the store failed; it is tried again");
+            }
+            Event::RouteForgotten { route } => {
+                warn!(
+                    target: TARGET, route,
+                    "the route was forgotten in the store while this relay has it; it is made known again as a new one"
+                );
             }
             Event::Purged { records } => debug!(target: TARGET, records, "delivered records removed"),
             Event::AskedToLeave => info!(target: TARGET, "an operator has asked this node to leave; draining"),

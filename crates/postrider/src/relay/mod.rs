@@ -16,6 +16,7 @@
 mod balance;
 mod driver;
 pub mod events;
+mod hooks;
 mod lane;
 pub mod options;
 pub mod planted;
@@ -41,6 +42,7 @@ use tokio::sync::watch;
 
 use self::{
     events::{Observer, Stats, TracingObserver},
+    hooks::Hooks,
     options::Options,
     routes::Routes,
     standstills::Standstills,
@@ -255,6 +257,7 @@ impl RelayBuilder {
             observer: self.observer.unwrap_or_else(|| Arc::new(TracingObserver)),
             stats,
             standstills,
+            hooks: Hooks::default(),
             options: self.options,
             #[cfg(feature = "planted")]
             plant: self.plant,

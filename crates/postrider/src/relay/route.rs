@@ -171,7 +171,8 @@ impl Route {
     }
 
     /// Calls a function for every message that is given up, for example to alert somebody. It is told when the verdict is
-    /// made; after a crash it may be told again. The row in the store is the truth.
+    /// made; after a crash it may be told again. A relay that stops waits for the calls that are under way,
+    /// until the drain deadline. The row in the store is the truth.
     pub fn on_dead_letter<F, R>(mut self, hook: F) -> Self
     where
         F: Fn(DeadLetter) -> R + Send + Sync + 'static,

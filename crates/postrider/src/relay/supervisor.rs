@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error, Result,
-    lease::{LaneId, LaneStanding, Lease, Node, Roster},
+    lease::{LaneId, LaneStanding, Lease, Node, Roster, RouteSpec},
     log::Log,
 };
 use tokio::sync::{mpsc, watch};
@@ -18,6 +18,7 @@ use super::{
     balance,
     driver::{Ended, LaneDriver, Orders},
     events::{Event, Observer, Stats},
+    hooks::Hooks,
     lane::{Tick, ticks},
     options::Options,
     planted::Plant,
@@ -34,6 +35,7 @@ pub(super) struct Context {
     pub(super) observer: Arc<dyn Observer>,
     pub(super) stats: Arc<Stats>,
     pub(super) standstills: Arc<Standstills>,
+    pub(super) hooks: Hooks,
     pub(super) options: Options,
     pub(super) plant: Plant,
 }
@@ -153,6 +155,7 @@ impl Supervisor {
         if stopping || self.asked_to_leave {
             return; // what we own without knowing it is given back by saying goodbye
         }
+        self.make_known_again(&roster).await;
         for standing in roster.lanes {
             // A lane can be ours without our knowing it: the answer to an earlier acquire was lost. If it is not to be
             // ours, it must be given back, because our heartbeats keep it from everybody else.
@@ -170,6 +173,25 @@ impl Supervisor {
             }
         }
         self.give_back().await;
+    }
+
+    /// Every route has a lane, so one without any was forgotten: by an operator who did not hear of this node for longer
+    /// than a lease, or with the database, which was set back. Standing still in silence would be worse than beginning
+    /// anew. The next heartbeat takes its lanes; what fails now is tried again with it.
+    async fn make_known_again(&self, roster: &Roster) {
+        let known = |route: &str| roster.lanes.iter().any(|standing| *standing.lane.route == *route);
+        let forgotten: Vec<RouteSpec> = self.routes.specs().into_iter().filter(|spec| !known(&spec.name)).collect();
+        if forgotten.is_empty() {
+            return;
+        }
+        match self.context.log.register(&self.node, &forgotten).await {
+            Ok(()) => {
+                for spec in &forgotten {
+                    self.context.observer.observe(&Event::RouteForgotten { route: &spec.name });
+                }
+            }
+            Err(error) => self.context.failed("register", &error),
+        }
     }
 
     fn valid_until(&self, sent_at: Tick) -> Tick {
@@ -273,8 +295,13 @@ impl Supervisor {
         if let Err(error) = self.context.log.retire(self.node.id).await {
             self.context.failed("retire", &error); // its leases run out by themselves
         }
-        // A destination that stands still does not close either, and must not keep the relay.
+        // What stands still must not keep the relay: neither an application's function nor a destination that does not close.
         let close_by = give_up_at.max(self.context.now() + ticks(Duration::from_secs(1)));
+        tokio::select! {
+            biased;
+            () = self.context.hooks.are_done() => {}
+            () = self.context.sleep_until(close_by) => {}
+        }
         for route in self.routes.all() {
             tokio::select! {
                 biased;

@@ -18,6 +18,7 @@ on_every_store!(
     a_dead_head_holds_its_key_until_it_is_discarded,
     a_key_may_go_on_without_its_dead_one,
     the_hook_is_told_of_every_dead_letter,
+    a_relay_that_stops_waits_for_its_hook,
     a_redriven_message_has_its_attempts_again,
 );
 
@@ -113,6 +114,33 @@ async fn the_hook_is_told_of_every_dead_letter(place: Place) {
     let expected =
         |label: &str, attempts| (label.to_owned(), "billing".to_owned(), attempts, "refused".to_owned(), true);
     assert_eq!(told, [expected("a1", 3), expected("b1", 1)]);
+}
+
+async fn a_relay_that_stops_waits_for_its_hook(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1"]);
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let (finish, finishing) = tokio::sync::watch::channel(false);
+    let done = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&done);
+    let slow = route("all", &broker).retry(retries(1)).on_dead_letter(move |_| {
+        let (begun, mut finishing, counted) = (begun.clone(), finishing.clone(), Arc::clone(&counted));
+        async move {
+            begun.send(()).unwrap();
+            finishing.wait_for(|finish| *finish).await.unwrap();
+            *counted.lock().unwrap() += 1;
+        }
+    });
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&place.log, [slow]);
+    begins.recv().await.unwrap();
+    relay.drain();
+    until("its lanes to be given back", async || relay.stats().lanes() == 0).await;
+    until("its goodbye", async || place.overview().await.nodes.is_empty()).await;
+    assert!(!relay.observed().has(&Seen::Stopped), "it waits for the hook");
+    finish.send(true).unwrap();
+    relay.ended().await;
+    assert_eq!(*done.lock().unwrap(), 1, "told to the end before the relay is over");
 }
 
 async fn a_redriven_message_has_its_attempts_again(place: Place) {

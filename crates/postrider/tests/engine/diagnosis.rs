@@ -1,10 +1,10 @@
 //! Why a message waits: every cause is named, with what to do about it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider::{
     Envelope, MessageId, Outcome, Route,
-    core::{admin::Actor, retry::RetryPolicy, time::Timestamp},
+    core::{admin::Actor, retry::RetryPolicy, standstill::Reason, time::Timestamp},
     diagnosis::{Finding, survey, why},
 };
 
@@ -18,6 +18,7 @@ on_every_store!(
     a_route_that_no_relay_has_is_named,
     a_pause_is_named_with_who_and_why,
     a_destination_that_refuses_is_named,
+    a_cause_does_not_answer_for_the_time_of_another,
     a_scheduled_message_says_when,
     a_refused_message_says_how_often_and_why,
     a_dead_message_and_those_behind_it_are_told_apart,
@@ -120,6 +121,21 @@ async fn a_destination_that_refuses_is_named(place: Place) {
     assert!(finding.what.contains("takes nothing (down: ") && finding.what.contains("says test"), "{finding:?}");
     broker.accept();
     relay.drained().await;
+}
+
+async fn a_cause_does_not_answer_for_the_time_of_another(place: Place) {
+    let broker = Broker::new();
+    broker.answer(|_| Outcome::Unavailable(cause("connect")));
+    one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("an outage that lasts", async || relay.standstills().first().is_some_and(|still| still.seconds >= 2)).await;
+    let changed_at = Instant::now();
+    broker.answer(|_| Outcome::Throttled(Duration::from_hours(1)));
+    let throttled = async || relay.standstills().into_iter().find(|still| still.reason == Reason::Throttled);
+    until("the other cause", async || throttled().await.is_some()).await;
+    let still = throttled().await.unwrap();
+    assert!(still.seconds <= changed_at.elapsed().as_secs(), "{still} after {:?}", changed_at.elapsed());
+    relay.crash().await; // a drain would wait for the pause
 }
 
 async fn a_scheduled_message_says_when(place: Place) {

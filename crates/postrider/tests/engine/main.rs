@@ -37,3 +37,5 @@ mod store_faults;
 
 mod diagnosis;
 mod telemetry;
+#[cfg(feature = "opentelemetry")]
+mod traces;

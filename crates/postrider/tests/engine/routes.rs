@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postrider::{
     Envelope, Relay,
     core::{
+        admin::Actor,
         lease::{Order, Start},
         retry::RetryPolicy,
     },
@@ -17,7 +18,8 @@ use crate::support::{Broker, Place, Running, Seen, message, route, until};
 on_every_store!(
     a_route_gets_the_topics_that_it_has_asked_for,
     a_broken_destination_does_not_hold_up_another,
-    a_new_route_begins_where_it_is_told
+    a_new_route_begins_where_it_is_told,
+    a_route_that_is_forgotten_under_a_relay_begins_anew
 );
 
 fn on(topic: &str) -> Envelope {
@@ -78,6 +80,32 @@ async fn a_new_route_begins_where_it_is_told(place: Place) {
     relay.drained().await;
     assert_eq!(oldest.arrived(), ["a1", "a2", "a3"]);
     assert_eq!(now.arrived(), ["a3"]);
+}
+
+async fn a_route_that_is_forgotten_under_a_relay_begins_anew(place: Place) {
+    let (all, late) = (Broker::new(), Broker::new());
+    let relay = Running::start(&place.log, [route("all", &all), route("late", &late).start(Start::Now)]);
+    until("both lanes to be owned", async || relay.stats().lanes() == 2).await;
+    place.commit_labels(&["a1", "b1"]);
+    until("everything to be settled", async || place.overview().await.routes.iter().all(|status| status.pending == 0))
+        .await;
+    for name in ["all", "late"] {
+        // As an operator can while the relay is silent for longer than its lease.
+        place.admin.drop_route(name, &Actor::new("operator")).await.unwrap();
+    }
+    let told = |name: &str| Seen::RouteForgotten(name.to_owned());
+    until("the relay to notice", async || relay.observed().has(&told("all")) && relay.observed().has(&told("late")))
+        .await;
+    until("both lanes to be owned again", async || {
+        relay.observed().count(|seen| matches!(seen, Seen::LaneAcquired(_))) == 4
+    })
+    .await;
+    place.commit_labels(&["a2"]);
+    until("what comes later", async || all.has("a2") && late.has("a2")).await;
+    let observed = relay.drained().await;
+    assert_eq!(all.arrived_of("a"), ["a1", "a1", "a2"], "from the oldest record that is kept, as a new route does");
+    assert_eq!(late.arrived_of("a"), ["a1", "a2"], "with what is new, as this route wants it");
+    assert_eq!(observed.count(|seen| matches!(seen, Seen::RouteForgotten(_))), 2, "told once each");
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl StoreAdmin for MemoryStore {
         })
     }
 
-    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+    fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         self.change(move |state, now| {
             if state.routes.get(route).is_none_or(|known| known.end.is_some()) {
                 return Err(unknown("route", route));

@@ -43,6 +43,7 @@ async fn a_server_as_it_comes_gives_no_cause_for_concern() {
     let server = OwnServer::start(&[]);
     let store = PostgresStore::open(&server.url("127.0.0.1", "")).await.unwrap();
     assert_eq!(findings(&store, Thresholds::default()).await, []);
+    assert_eq!(store.vitals().await.unwrap().horizon_age, Some(Duration::ZERO), "nobody else is there");
     let open = "hostaddr=127.0.0.1&sslmode=disable";
     let remote = PostgresStore::open(&server.url("db.example", open)).await.unwrap();
     assert_eq!(codes(&findings(&remote, Thresholds::default()).await), ["tls-off"]);
@@ -109,6 +110,10 @@ async fn whoever_holds_something_back_is_named() {
     let prepared = of(&found, "prepared-transaction");
     assert!(prepared.fix.contains("ROLLBACK PREPARED 'it''s mine'"), "{prepared:?}");
     assert!(of(&found, "idle-replication-slot").fix.contains("pg_drop_replication_slot('left_behind')"));
+
+    let vitals = store.vitals().await.unwrap();
+    assert!(vitals.horizon_age > Some(Duration::ZERO), "the oldest of them: {vitals:?}");
+    assert!(vitals.log_bytes > Some(0), "{vitals:?}");
 
     // What is young is nobody's business.
     assert_eq!(codes(&findings(&store, Thresholds::default()).await), ["idle-replication-slot"]);

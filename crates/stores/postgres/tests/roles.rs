@@ -231,7 +231,7 @@ async fn the_viewer_looks_and_sees_no_payload() {
     let actor = Actor::new("viewer");
     let denied = [
         viewer.pause("r", &actor).await.unwrap_err(),
-        viewer.forget_route("r", &actor).await.unwrap_err(),
+        viewer.drop_route("r", &actor).await.unwrap_err(),
         viewer.acquire(&LaneId { route: "r".into(), number: 0 }, &node).await.map(drop).unwrap_err(),
         viewer.heartbeat(&node).await.map(drop).unwrap_err(),
         viewer.parked(&ParkedFilter::default(), None, 10).await.map(drop).unwrap_err(),

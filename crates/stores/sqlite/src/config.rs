@@ -114,10 +114,12 @@ impl Builder {
         let opened = |work: Work<Db>| work.map_err(|fault| fault.into_error("open the database", &file));
         let waker = Waker::new();
         let writer = opened(self.writer(&dialect))?;
+        let keeper = opened(self.limited(&dialect))?;
         let reader = opened(self.another(&dialect))?;
         let inspector = opened(self.another(&dialect))?;
         Ok(SqliteStore {
             writer: Worker::start("writer", &file, writer, Some(waker.clone()))?,
+            keeper: Worker::start("keeper", &file, keeper, None)?,
             reader: Worker::start("reader", &file, reader, None)?,
             inspector: Worker::start("inspector", &file, inspector, None)?,
             dialect,
@@ -137,6 +139,15 @@ impl Builder {
         } else {
             migrations::check(&connection, dialect)?;
         }
+        self.patient(connection, dialect)
+    }
+
+    /// A connection that writes, once the writer's has found everything in order.
+    fn limited(&self, dialect: &Sqlite) -> Work<Db> {
+        self.patient(connect(&self.path, self.busy_timeout)?, dialect)
+    }
+
+    fn patient(&self, connection: Connection, dialect: &Sqlite) -> Work<Db> {
         if let Some(bytes) = self.file_bytes_max {
             limit_file(&connection, bytes)?;
         }

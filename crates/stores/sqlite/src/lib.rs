@@ -74,11 +74,13 @@ use crate::{identity::Identity, worker::Worker};
 
 /// A handle on one store. Cheap to clone; its threads end when the last clone is dropped.
 ///
-/// One thread writes, one reads for the relay, and one looks for operators, so that none waits for the others longer than
-/// SQLite itself asks for.
+/// One thread writes, one keeps leases alive, one reads for the relay, and one looks for operators, so that none waits for
+/// the others longer than SQLite itself asks for. A heartbeat above all: commits that wait for somebody's long transaction,
+/// one lane's after the other's, must not cost the node its leases.
 #[derive(Clone)]
 pub struct SqliteStore {
     writer: Worker,
+    keeper: Worker,
     reader: Worker,
     inspector: Worker,
     dialect: Sqlite,

@@ -24,24 +24,24 @@ impl Log for SqliteStore {
 
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         let (node, routes) = (node.clone(), routes.to_vec());
-        Box::pin(self.writer.run("register", move |db| db.write(|db, now| lease::register(db, &node, &routes, now))))
+        Box::pin(self.keeper.run("register", move |db| db.write(|db, now| lease::register(db, &node, &routes, now))))
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
         let (node, identity) = (node.clone(), self.identity.clone());
-        Box::pin(self.writer.run("heartbeat", move |db| {
+        Box::pin(self.keeper.run("heartbeat", move |db| {
             identity.check()?;
             db.write(|db, now| lease::heartbeat(db, &node, now))
         }))
     }
 
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.writer.run("retire", move |db| db.write(|db, _| lease::retire(db, node))))
+        Box::pin(self.keeper.run("retire", move |db| db.write(|db, _| lease::retire(db, node))))
     }
 
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>> {
         let (lane, node) = (lane.clone(), node.clone());
-        Box::pin(self.writer.run("acquire", move |db| db.write(|db, now| lease::acquire(db, &lane, &node, now))))
+        Box::pin(self.keeper.run("acquire", move |db| db.write(|db, now| lease::acquire(db, &lane, &node, now))))
     }
 
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
@@ -71,7 +71,7 @@ impl Log for SqliteStore {
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
         let lease = lease.clone();
-        Box::pin(self.writer.run("release", move |db| db.write(|db, _| lease::release(db, &lease))))
+        Box::pin(self.keeper.run("release", move |db| db.write(|db, _| lease::release(db, &lease))))
     }
 
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {

@@ -3,7 +3,8 @@
 //! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. From other
 //! connections and processes nothing is pushed, so the writer thread looks at `PRAGMA data_version` while it is idle and
 //! somebody waits: about every millisecond after something happened, then ever more seldom. Its own writes do not change
-//! that number, so a relay does not wake itself. Both are hints; the relay polls besides.
+//! that number, so a relay does not wake itself with what it settles, only with a heartbeat. Both are hints; the relay polls
+//! besides.
 //!
 //! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed.
 
@@ -57,8 +58,8 @@ impl Waker {
 
     /// Notes that the file is not watched any more, unless somebody waits: then `false`.
     pub(crate) fn end_watch(&self) -> bool {
-        self.watched.store(false, Ordering::SeqCst);
-        // Somebody may have subscribed just before the store above and found the watch still running.
+        // Somebody may have subscribed just before and found the watch still running: a swap, unlike a store, sees that.
+        self.watched.swap(false, Ordering::SeqCst);
         !(self.has_listeners() && self.begin_watch())
     }
 }

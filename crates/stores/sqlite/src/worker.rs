@@ -132,10 +132,12 @@ impl Worker {
     /// Starts a thread. `waker` makes it the one that watches the file.
     pub(crate) fn start(role: &'static str, file: &Arc<str>, db: Db, waker: Option<Waker>) -> Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
+        // Before there is a handle: a thread that starts late must not take somebody's commit for where it began.
+        let version = waker.as_ref().and_then(|_| data_version(&db));
         thread::Builder::new()
             .name(format!("postrider-sqlite-{role}"))
             .spawn(move || match waker {
-                Some(waker) => serve_and_watch(&db, &queue, &waker),
+                Some(waker) => serve_and_watch(&db, &queue, &waker, version),
                 None => serve(&db, &queue),
             })
             .map_err(|e| Error::new(ErrorKind::Unavailable, "start a thread of the store").caused_by(e))?;
@@ -173,8 +175,7 @@ fn serve(db: &Db, queue: &mpsc::Receiver<Job>) {
 }
 
 /// As [`serve`], and looks at the file whenever it has been idle for a while and somebody waits.
-fn serve_and_watch(db: &Db, queue: &mpsc::Receiver<Job>, waker: &Waker) {
-    let mut version = data_version(db);
+fn serve_and_watch(db: &Db, queue: &mpsc::Receiver<Job>, waker: &Waker, mut version: Option<i64>) {
     let mut pace = Pace::new();
     loop {
         let job = if waker.has_listeners() || !waker.end_watch() {

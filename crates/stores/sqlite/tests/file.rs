@@ -335,6 +335,30 @@ async fn a_long_foreign_transaction_makes_a_write_wait_or_answer_unavailable() {
     impatient.settle(&outpost.lease, &Settlement { number: 1, ..Settlement::default() }).await.unwrap();
 }
 
+/// Each of the others waits as long as the store is told to, one after the other. A heartbeat that had to queue behind them
+/// would come too late for its leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_waits_for_the_lock_and_for_nothing_else() {
+    let outpost = Outpost::new().await;
+    let store = SqliteStore::builder(&outpost.path).busy_timeout(Duration::from_secs(1)).open().await.unwrap();
+    let foreign = Connection::open(&outpost.path).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let others: Vec<_> = (0..30)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.pause("r", &Actor::new("operator")).await.map_err(|error| error.kind()) })
+        })
+        .collect();
+    let answered = store.heartbeat(&support::node()).await.expect_err("the lock is taken");
+    assert_eq!(answered.kind(), ErrorKind::Unavailable, "{answered:?}");
+    assert!(!others.iter().all(tokio::task::JoinHandle::is_finished), "it was answered before the last of them");
+    foreign.execute_batch("ROLLBACK").unwrap();
+    store.heartbeat(&support::node()).await.expect("the lock is free");
+    for other in others {
+        let _ = other.await.unwrap(); // those at the end had better luck
+    }
+}
+
 #[tokio::test]
 async fn two_prefixes_are_two_stores_in_one_file() {
     let outpost = Outpost::new().await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus},
+    admin::{Actor, Hindrance, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, Undelivered},
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
     lease::{Node, NodeId, ReplayFilter, RouteSpec},
@@ -340,7 +340,7 @@ pub async fn unknown_names_are_refused(store: Arc<dyn Fixture>) {
         ("replay", admin.replay(&spec, &actor).await.err()),
         ("cancel_replay", admin.cancel_replay("unknown", &actor).await.err()),
         ("cancel_replay of a route", admin.cancel_replay("r", &actor).await.err()),
-        ("forget_route", admin.forget_route("unknown", &actor).await.err()),
+        ("drop_route", admin.drop_route("unknown", &actor).await.err()),
         ("drain_node", admin.drain_node(NodeId::generate(), &actor).await.err()),
     ];
     for (call, error) in answers {
@@ -364,7 +364,7 @@ pub async fn every_change_is_audited(store: Arc<dyn Fixture>) {
     let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     let replay = admin.replay(&spec, &actor).await.expect("replay");
     admin.cancel_replay(&replay, &actor).await.expect("cancel");
-    admin.forget_route("r", &actor).await.expect("forget");
+    admin.drop_route("r", &actor).await.expect("forget");
     admin.drain_node(owner.node.id, &actor).await.expect("drain");
     let entries = admin.audit(100).await.expect("audit");
     let actions: Vec<&str> = entries.iter().map(|entry| entry.action.as_str()).collect();
@@ -405,7 +405,7 @@ pub async fn a_forgotten_route_is_gone(store: Arc<dyn Fixture>) {
     let (admin, actor) = (store.admin(), Actor::new("operator"));
     let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
     admin.replay(&spec, &actor).await.expect("replay");
-    admin.forget_route("r", &actor).await.expect("forget");
+    admin.drop_route("r", &actor).await.expect("forget");
     let overview = overview(&*store).await;
     let names: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
     assert_eq!(names, ["other"], "a forgotten route is gone, with its replays");
@@ -415,6 +415,29 @@ pub async fn a_forgotten_route_is_gone(store: Arc<dyn Fixture>) {
     assert!(gone.is_none(), "its lanes are gone");
     let mut again = Owner::of(&*store, &route("r")).await;
     assert_eq!(again.read(WHOLE).await.len(), 1, "made known again, it begins where a new route begins");
+}
+
+/// Neither while a node serves it, nor with messages that nobody has given up by name.
+pub async fn a_route_that_is_needed_is_not_forgotten(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    owner.park(&*store, vec![(keyed("a"), dead(true))]).await;
+    store.commit(several(2)).await;
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    for undelivered in [Undelivered::Keep, Undelivered::GiveUp] {
+        let served = admin.forget_route("r", undelivered, &actor).await.expect_err("a live node serves it");
+        assert_eq!(served.kind(), ErrorKind::Denied, "{served:?}");
+        assert!(served.to_string().contains(&owner.node.name), "the answer names the node: {served}");
+    }
+    store.log().retire(owner.node.id).await.expect("retire");
+    let hindrance = overview(&*store).await.hindrance("r");
+    assert_eq!(hindrance, Some(Hindrance::Undelivered { pending: 2, parked: 1 }));
+    let needed = admin.forget_route("r", Undelivered::Keep, &actor).await.expect_err("messages wait for it");
+    assert_eq!(needed.kind(), ErrorKind::Denied, "{needed:?}");
+    assert!(admin.audit(10).await.expect("audit").is_empty(), "what was refused leaves no audit entry");
+    assert_eq!(status(&*store, "r").await.pending, 2, "what was refused changes nothing");
+    admin.forget_route("r", Undelivered::GiveUp, &actor).await.expect("forget");
+    let unknown = admin.forget_route("r", Undelivered::GiveUp, &actor).await.expect_err("it is gone");
+    assert_eq!(unknown.kind(), ErrorKind::NotFound, "{unknown:?}");
 }
 
 async fn overview(store: &dyn Fixture) -> Overview {

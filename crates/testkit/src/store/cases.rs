@@ -119,6 +119,7 @@ macro_rules! store_conformance {
                 unknown_names_are_refused
                 every_change_is_audited
                 a_forgotten_route_is_gone
+                a_route_that_is_needed_is_not_forgotten
                 a_healthy_store_has_no_error
             }
             browse {

@@ -371,14 +371,14 @@ pub async fn a_changed_reader_fences_every_owner(store: Arc<dyn Fixture>) {
             let standing = standing(&shown, name, number);
             assert_ne!(standing.owner, Some(node.id), "the former owner owns nothing any more");
         }
-        store.admin().forget_route(name, &Actor::new("operator")).await.expect("forget");
+        store.admin().drop_route(name, &Actor::new("operator")).await.expect("forget");
     }
 }
 
 /// A route that was forgotten and made known again does not listen to its former owner.
 pub async fn a_forgotten_route_stays_closed_to_its_former_owner(store: Arc<dyn Fixture>) {
     let mut former = Owner::of(&*store, &route("r")).await;
-    store.admin().forget_route("r", &Actor::new("operator")).await.expect("forget");
+    store.admin().drop_route("r", &Actor::new("operator")).await.expect("forget");
     let orphan = former.settle(Settlement::default()).await.expect_err("the lane is gone");
     assert_eq!(orphan.kind(), ErrorKind::Fenced, "a lane that no longer exists fences its former owner");
     let next = Owner::of(&*store, &route("r")).await;

@@ -159,7 +159,7 @@ pub async fn a_forgotten_route_holds_nothing_up(store: Arc<dyn Fixture>) {
     owner.advance().await;
     store.pass(LONGER).await;
     assert_eq!(purge_all(&*store, BRIEFLY).await, 0, "the old route has passed nothing");
-    store.admin().forget_route("old", &Actor::new("operator")).await.expect("forget");
+    store.admin().drop_route("old", &Actor::new("operator")).await.expect("forget");
     let purged = purge_all(&*store, BRIEFLY).await;
     assert_eq!(records(&*store).await, 4 - purged);
 }

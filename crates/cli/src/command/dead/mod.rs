@@ -21,7 +21,8 @@ pub(crate) enum Action {
     List(look::List),
     /// All about one of them, on every route that has given it up.
     Show(look::Show),
-    /// Writes them to standard output with headers and payload, one JSON object per line.
+    /// Writes them to standard output with headers and payload: always one JSON object per line (NDJSON), so it has no
+    /// --output.
     Export(look::Export),
     /// Tries them again, with a fresh count of attempts. Several at once only with --yes.
     Redrive(change::Change),

@@ -5,7 +5,7 @@ mod drain;
 mod test;
 
 use clap::{Args, Subcommand};
-use postrider::core::admin::{NodeStatus, Overview, ParkedCounts, RouteStatus};
+use postrider::core::admin::{Hindrance, RouteStatus, Undelivered};
 use serde_json::{Value, json};
 
 use super::{
@@ -97,44 +97,40 @@ pub(crate) async fn run(action: &Action) -> Outcome {
 
 async fn forget(Forget { named, yes }: &Forget) -> Outcome<()> {
     let admin = named.store.open().await?.admin;
-    let (route, overview) = (&named.route, admin.overview().await?);
-    refuse_while_served(&overview, route)?;
-    let status = overview.routes.iter().find(|status| *status.route == **route);
-    let (pending, parked) = status.map_or((0, 0), |status| (status.pending, parked_rows(&status.parked)));
-    if pending + parked > 0 && !yes {
-        named.output.object(
-            || json!({ "dry_run": true, "route": route, "pending": pending, "parked": parked }),
-            || {
-                let (pending, parked) = (count(pending), plural(parked, "parked message"));
-                format!(
-                    "would forget {route} with {parked} and a cursor that has {pending} before it\n\
-                     nothing was changed; do it with --yes\n"
-                )
-            },
-        );
-        return Ok(());
+    let route = &named.route;
+    match admin.overview().await?.hindrance(route) {
+        Some(Hindrance::Served { node }) => return Err(served(route, &node)),
+        Some(Hindrance::Undelivered { pending, parked }) if !yes => {
+            named.output.object(
+                || json!({ "dry_run": true, "route": route, "pending": pending, "parked": parked }),
+                || {
+                    let (pending, parked) = (count(pending), plural(parked, "parked message"));
+                    format!(
+                        "would forget {route} with {parked} and a cursor that has {pending} before it\n\
+                         nothing was changed; do it with --yes\n"
+                    )
+                },
+            );
+            return Ok(());
+        }
+        _ => {}
     }
-    admin.forget_route(route, &named.actor.actor()).await?;
-    named.tell("forgotten", "is forgotten; a relay that is started with it makes it known as a new route");
+    let undelivered = if *yes { Undelivered::GiveUp } else { Undelivered::Keep };
+    admin.forget_route(route, undelivered, &named.actor.actor()).await?;
+    named.tell("forgotten", "is forgotten; a relay that has it in its configuration makes it known as a new route");
     Ok(())
 }
 
-fn parked_rows(counts: &ParkedCounts) -> u64 {
-    counts.scheduled + counts.retrying + counts.held + counts.dead
-}
-
-/// A relay that has the route would go on without it, and nobody would be told.
-fn refuse_while_served(overview: &Overview, route: &str) -> Outcome<()> {
-    let serves = |node: &&NodeStatus| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route);
-    let Some(node) = overview.nodes.iter().find(serves) else { return Ok(()) };
-    Err(Failure::new(
+/// A relay that has the route would make it known again.
+fn served(route: &str, node: &str) -> Failure {
+    Failure::new(
         Code::Refused,
         format!(
             "`{route}` is served by {}\n  take the route out of its configuration and restart it, or stop it; then forget \
              the route",
-            printable(&node.name)
+            printable(node)
         ),
-    ))
+    )
 }
 
 async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {

@@ -93,6 +93,7 @@ fn what_is_wrong_beside_the_file_is_told_by_its_name() {
         ("POSTRIDER__ROUTE__BILLING", "1", "names a section and no key of it"),
         ("POSTRIDER__RELAY__LEASE_LIFE__X", "1", "`relay.lease_life` is a value and has no keys of its own"),
         ("POSTRIDER__RELAY", "1", "env POSTRIDER__RELAY: `relay` must be a table"),
+        ("POSTRIDER__STORE__URL", "", "env POSTRIDER__STORE__URL: `store.url` is empty; say where the messages are"),
         ("POSTRIDER__STORE__URL", "oracle:canary", "env POSTRIDER__STORE__URL: `store.url` `oracle:` is not a store"),
     ] {
         let found = refused(TWO, &[(name, value)], &[]);

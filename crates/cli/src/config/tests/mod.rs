@@ -333,7 +333,7 @@ fn several_stores_have_names_and_routes_say_which() {
     for line in [
         "p.toml:7: `route.store` missing",
         "p.toml:14: `route.store` there is no store `stok`; there are shop, stock",
-        "no route reads the store `stock`",
+        "p.toml:4: `store` no route reads the store `stock`",
     ] {
         assert!(told.contains(line), "{line}\n--- in ---\n{told}");
     }

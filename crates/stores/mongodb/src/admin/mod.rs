@@ -131,7 +131,7 @@ impl StoreAdmin for MongoStore {
         act!(self, "cancel a replay", |db, _beginning| act::cancel_replay(&mut db, &name, &actor))
     }
 
-    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+    fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (route, actor) = (route.to_owned(), actor.clone());
         act!(self, "forget a route", |db, _beginning| act::forget_route(&mut db, &route, &actor))
     }

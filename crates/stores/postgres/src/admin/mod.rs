@@ -5,12 +5,15 @@ mod browse;
 mod doctor;
 mod overview;
 mod rows;
+mod vitals;
 
 use std::sync::Arc;
 
 use postrider_core::{
     BoxFuture, Result,
-    admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
+    admin::{
+        Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin, Vitals,
+    },
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
     envelope::MessageId,
@@ -70,6 +73,10 @@ impl StoreAdmin for PostgresStore {
         transact!(self, look, "list topics", |db| overview::recent_topics(&db, self.block_bits(), newest))
     }
 
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        transact!(self, look, "look at the server", |db| vitals::vitals(&db))
+    }
+
     fn records<'a>(
         &'a self,
         filter: &'a RecordFilter,
@@ -103,7 +110,7 @@ impl StoreAdmin for PostgresStore {
         act!(self, "cancel a replay", |db| act::cancel_replay(&db, name, actor))
     }
 
-    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+    fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         act!(self, "forget a route", |db| act::forget_route(&db, route, actor))
     }
 

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use postrider_core::doctor::{Finding, Severity, Thresholds};
+use postrider_core::{
+    doctor::{Finding, Severity, Thresholds},
+    time::Timestamp,
+};
 
 use crate::{error::Work, worker::Db};
 
@@ -21,17 +24,27 @@ pub(super) fn examine(db: &Db, thresholds: Thresholds) -> Work<Vec<Finding>> {
     Ok(findings)
 }
 
-/// SQLite has one writer. It does not tell which process that is.
+/// The last heartbeat of a node that has not said goodbye. Also of one that is taken for dead: it cannot say otherwise.
+const LAST_HEARTBEAT: &str = "SELECT max(seen_at) FROM {p}node";
+
+/// SQLite has one writer. It tells neither which process that is, nor since when; but every relay writes a heartbeat, and
+/// the last one was before.
 pub(super) fn blockage(db: &Db) -> Work<Option<Finding>> {
-    Ok((!db.is_writable_within(LOCKED_AFTER)?).then(|| {
-        Finding::new("store-locked", Severity::Error, "write lock")
-            .detail(format!(
-                "another connection has kept the only write lock for {} s or more: nobody can enqueue, settle or renew a \
-                 lease; nothing is lost",
-                LOCKED_AFTER.as_secs()
-            ))
-            .fix("end the transaction that is open: `fuser` on the database file names the processes that have it open")
-    }))
+    if db.is_writable_within(LOCKED_AFTER)? {
+        return Ok(None);
+    }
+    let last: Option<i64> = db.statement(LAST_HEARTBEAT)?.query_row([], |row| row.get(0))?;
+    let heard = last.map_or_else(String::new, |at| {
+        let ago = db.dialect.now().since(Timestamp::from_micros(at)).as_secs();
+        format!(", and the last heartbeat of a relay was written {ago} s ago")
+    });
+    let detail = format!(
+        "the database is locked: another connection has kept the only write lock for {} s or more{heard}; nobody can \
+         enqueue, settle or renew a lease, and nothing is lost",
+        LOCKED_AFTER.as_secs()
+    );
+    let fix = "end the transaction that is open: `fuser` on the database file names the processes that have it open";
+    Ok(Some(Finding::new("store-locked", Severity::Error, "write lock").detail(detail).fix(fix)))
 }
 
 /// A pass over the pages, without comparing indexes with their tables: that would take as long as reading everything.

@@ -102,7 +102,7 @@ impl StoreAdmin for SqliteStore {
         self.act("cancel a replay", actor, move |db, actor, now| act::cancel_replay(db, &name, actor, now))
     }
 
-    fn forget_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
+    fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let route = route.to_owned();
         self.act("forget a route", actor, move |db, actor, now| act::forget_route(db, &route, actor, now))
     }
