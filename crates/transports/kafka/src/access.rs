@@ -18,6 +18,7 @@ const OURS: &[&str] = &[
     "bootstrap.servers",
     "compression.codec",
     "compression.type",
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",
