@@ -212,6 +212,14 @@ pub struct NodeStatus {
     pub standstills: Vec<Standstill>,
 }
 
+impl NodeStatus {
+    /// Whether it should have been heard of by now: it may be dead, and its lanes stand still until its leases end.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.seen > self.lease_life / 2
+    }
+}
+
 /// Which parked rows. Empty fields choose everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParkedFilter {

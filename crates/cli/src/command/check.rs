@@ -154,7 +154,7 @@ impl Judged {
             pending: sum(|route| route.pending),
             dead: sum(|route| route.parked.dead),
             keys: sum(|route| route.parked.blocking),
-            relays: overview.nodes.len() as u64,
+            relays: overview.nodes.iter().filter(|node| !node.is_silent()).count() as u64,
         };
         let by_age = match judged.oldest {
             age if age >= arguments.age_crit => Level::Critical,
@@ -215,5 +215,5 @@ fn metrics(seen: Option<&Seen>) -> String {
         }
         None => of_store.show_unreachable(),
     }
-    metrics.render()
+    metrics.render_plain()
 }

@@ -84,7 +84,7 @@ fn find<'a>(overview: &'a Overview, named: &str) -> Outcome<&'a NodeStatus> {
 
 /// As one word, or as the time for which nothing was heard.
 pub(super) fn state(node: &NodeStatus) -> String {
-    if node.seen > node.lease_life / 2 {
+    if node.is_silent() {
         format!("silent for {}", postrider::diagnosis::in_words(node.seen))
     } else if node.leaving {
         "leaving".to_owned()

@@ -59,9 +59,9 @@ pub(super) fn as_text(overview: &Overview, findings: &[Finding]) -> String {
 
 /// One that was killed is known until its leases end; what was heard of it last tells it from one that works.
 fn relays(overview: &Overview) -> String {
-    let (silent, alive): (Vec<_>, Vec<_>) =
-        overview.nodes.iter().map(|node| (node, node::state(node))).partition(|(_, state)| state.starts_with("silent"));
-    let silent: String = silent.iter().map(|(node, state)| format!(", {} {state}", printable(&node.name))).collect();
+    let (silent, alive): (Vec<_>, Vec<_>) = overview.nodes.iter().partition(|node| node.is_silent());
+    let silent: String =
+        silent.iter().map(|node| format!(", {} {}", printable(&node.name), node::state(node))).collect();
     format!("{} alive{silent}", plural(alive.len() as u64, "relay"))
 }
 

@@ -63,6 +63,12 @@ fn a_check_says_one_line_and_ends_with_a_code_of_monitoring_plugins() {
     wait_until("it is too old", || workplace.run(&["check", "--age-crit", "1ms", "--dead-warn", "9"]).code == 2);
     let metrics = workplace.run(&["check", "--prometheus"]).stdout;
     assert!(metrics.contains("postrider_outbox_pending{store=\"default\",route=\"orders\"} 10"), "{metrics}");
+    let kinds: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').nth(1)).collect();
+    assert!(
+        !kinds.is_empty() && kinds.iter().all(|kind| ["counter", "gauge", "histogram"].contains(kind)),
+        "{metrics}"
+    );
+    assert!(!metrics.contains("# EOF") && !metrics.contains("# UNIT"), "{metrics}");
 }
 
 #[test]

@@ -443,6 +443,8 @@ fn a_killed_relay_is_told_from_one_that_works() {
     assert!(text.contains("0 relays alive, here silent for 31m "), "{text}");
     let nodes = workplace.run(&["node", "list"]).stdout;
     assert!(nodes.contains("silent for 31m "), "{nodes}");
+    let judged = workplace.run(&["check"]);
+    assert!(judged.code == 2 && judged.stdout.contains("no relay is alive"), "{judged:?}");
 }
 
 #[test]

@@ -210,6 +210,27 @@ fn no_relay() {
 }
 
 #[test]
+fn a_lane_whose_relay_was_killed() {
+    let scene = Scene::new();
+    let config = |name: &str| {
+        let config = scene.config("orders", "transport = \"file:arrivals\"").replace("\"2s\"", "\"90s\"");
+        config.replace("[relay]\n", &format!("[relay]\nname = \"{name}\"\n"))
+    };
+    let killed = scene.place.daemon("killed", &config("killed"));
+    wait_until("it owns the lane", || !scene.place.status()["routes"][0]["lanes"][0]["owner"].is_null());
+    killed.kill();
+    // As if that had happened most of a minute ago.
+    let sql = "UPDATE postrider_node SET seen_at = seen_at - 50000000 WHERE name = 'killed'";
+    Connection::open(scene.place.path("app.db")).unwrap().execute(sql, []).unwrap();
+    let id = scene.enqueue("orders.placed", &[]);
+    let _other = scene.place.daemon("other", &config("other"));
+    scene.assert_told(
+        &id,
+        &Told { why: ("silent", "killed owns lane 0 and is silent for "), standstill: "silent", samples: &[] },
+    );
+}
+
+#[test]
 fn a_route_that_no_relay_has() {
     let scene = Scene::new();
     scene.known_route();

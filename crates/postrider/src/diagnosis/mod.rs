@@ -33,7 +33,7 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 20] = [
+pub const CODES: [(&str, &str); 21] = [
     (
         "passed",
         "the route has passed it: delivered, unless somebody discarded it or the route did not read its topic then",
@@ -46,6 +46,10 @@ pub const CODES: [(&str, &str); 20] = [
     ("not-served", "relays are alive, but none has this route in its configuration"),
     ("store-locked", "another connection keeps SQLite's only write lock"),
     ("unowned", "a lane has no owner at the moment"),
+    (
+        "silent",
+        "the relay that owns a lane has not been heard of for a while; another may take the lane when its lease ends",
+    ),
     ("paused", "an operator has paused the route; by whom and why"),
     ("unavailable", "the destination takes nothing; no attempts are counted"),
     ("throttled", "the destination asked for a pause"),
@@ -67,7 +71,7 @@ impl Finding {
 
     /// While nobody can write to the store, no relay can say that it is alive: what follows from its silence is not sure.
     fn while_locked(self) -> Self {
-        if !["no-relay", "not-served", "unowned"].contains(&self.code) {
+        if !["no-relay", "not-served", "unowned", "silent"].contains(&self.code) {
             return self;
         }
         let what =

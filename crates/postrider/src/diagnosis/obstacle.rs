@@ -1,5 +1,7 @@
 //! What keeps a whole route, or one lane of it, from moving.
 
+use std::time::Duration;
+
 use postrider_core::{
     admin::{Actor, NodeStatus, Overview, RouteStatus},
     lease::LaneId,
@@ -30,6 +32,17 @@ pub enum Obstacle {
         /// Which.
         lane: u32,
     },
+    /// The owner has not been heard of for a while.
+    Silent {
+        /// Which.
+        lane: u32,
+        /// The owner.
+        node: String,
+        /// Since its last heartbeat.
+        seen: Duration,
+        /// Until somebody else may have the lane.
+        expires_in: Option<Duration>,
+    },
     /// The owner says why.
     Standstill {
         /// The owner.
@@ -59,6 +72,10 @@ pub fn obstacles(overview: &Overview, route: &RouteStatus, lane: Option<u32>) ->
             None => Some(Obstacle::Unowned { lane: status.number }),
             Some(owner) => {
                 let node = overview.nodes.iter().find(|node| node.id == owner)?;
+                if node.is_silent() {
+                    let (node, seen) = (node.name.clone(), node.seen);
+                    return Some(Obstacle::Silent { lane: status.number, node, seen, expires_in: status.expires_in });
+                }
                 let of_lane = LaneId { route: route.route.clone(), number: status.number };
                 said(node, &of_lane)
             }
@@ -95,13 +112,24 @@ impl Obstacle {
                 Finding::of(route, "unowned", format!("lane {lane} has no owner at the moment; a relay will take it"))
                     .fix("if this lasts longer than a lease, see the log of the relay: the store may be refusing it")
             }
+            Self::Silent { lane, node, seen, expires_in } => {
+                let lease =
+                    expires_in.map_or_else(|| "is over".to_owned(), |left| format!("ends in {}", in_words(left)));
+                let seen = in_words(*seen);
+                Finding::of(
+                    route,
+                    "silent",
+                    format!("{node} owns lane {lane} and is silent for {seen}; its lease {lease}"),
+                )
+                .fix("if it is dead, another relay takes the lane when the lease ends: see that one runs")
+            }
             Self::Standstill { node, standstill } => of_standstill(route, node, standstill),
         }
     }
 }
 
 fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
-    let since = in_words(std::time::Duration::from_secs(standstill.seconds));
+    let since = in_words(Duration::from_secs(standstill.seconds));
     let what = format!("{} (for {since}, says {node})", standstill.reason);
     let (code, fix) = match &standstill.reason {
         Reason::Unavailable { cause } if cause.code() == "gone" => (

@@ -105,6 +105,42 @@ impl Metrics {
         let _ = text::encode(&mut rendered, &self.0.registry);
         rendered
     }
+
+    /// The same in the older text format (`text/plain; version=0.0.4`), for programs that know no other, such as the
+    /// collector of text files of Prometheus' node exporter.
+    #[must_use]
+    pub fn render_plain(&self) -> String {
+        plain(&self.render())
+    }
+}
+
+/// There a counter is called like its samples, a fact is a gauge that is one, and neither unit nor end is written.
+fn plain(rendered: &str) -> String {
+    let mut text = String::with_capacity(rendered.len());
+    let mut help = None;
+    for line in rendered.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), _, told) => help = told,
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let (name, kind) = match kind {
+                    "counter" => (format!("{name}_total"), kind),
+                    "info" => (format!("{name}_info"), "gauge"),
+                    _ => (name.to_owned(), kind),
+                };
+                if let Some(help) = help.take() {
+                    text.push_str(&format!("# HELP {name} {help}\n"));
+                }
+                text.push_str(&format!("# TYPE {name} {kind}\n"));
+            }
+            (Some("#"), ..) => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
 }
 
 /// The metrics of one store and of the relay that works on it: an [`Observer`] of that relay.
