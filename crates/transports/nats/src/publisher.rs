@@ -59,8 +59,8 @@ impl Builder {
         self
     }
 
-    /// Makes the stream, if there is none of that name, with so many replicas, for everything below the prefix (or, without
-    /// one, for every subject). One that is there is left as it is.
+    /// Makes the stream, if there is none of that name, with so many replicas, for everything below the prefix, which has to be
+    /// set for that. One that is there is left as it is.
     #[must_use]
     pub fn declare(mut self, stream: &str, replicas: usize) -> Self {
         self.declare = Some((stream.to_owned(), replicas));
