@@ -16,9 +16,12 @@
 //! [`receive_through_a_bad_network`] and [`receive_through_a_broker_that_ends`]. Nothing may be lost, first arrivals keep the
 //! order of their key, and what comes twice is bounded by what was out when something went wrong.
 //!
+//! [`certificates()`] are for servers that a test takes through TLS.
+//!
 //! The suites of `postrider-testkit` know no engine; this does, and so it is a crate of its own, for tests alone. A publisher
 //! should be given a short timeout, so that a connection that says nothing is noticed soon.
 
+mod certificates;
 mod numbers;
 mod place;
 mod receiver;
@@ -29,6 +32,7 @@ use std::time::Duration;
 use postrider_core::transport::{Publisher, Subscriber};
 use postrider_testkit::fault::{Proxy, Server, Traffic};
 
+pub use certificates::certificates;
 pub use place::Place;
 pub use receiver::Receiver;
 

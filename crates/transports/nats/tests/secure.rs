@@ -4,39 +4,17 @@
 
 mod support;
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
+use postrider_outage::certificates;
 use postrider_testkit::{fault::Server, transport::record};
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use support::program;
-
-/// An authority in `ca.pem`, certificates of it for the server in `server.pem` and for a client in `client.pem`, and one for a
-/// client that it does not know in `stranger.pem`; keys beside them in `….key`.
-fn certificates(folder: &Path) {
-    let authority = |name: &str| {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Another name than the certificates have, or they would look like ones that sign themselves.
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().pem();
-        (certificate, Issuer::new(params, key))
-    };
-    let ((ours, known), (_, unknown)) = (authority("an authority of our own"), authority("another one"));
-    fs::write(folder.join("ca.pem"), ours).unwrap();
-    for (name, issuer) in [("server", &known), ("client", &known), ("stranger", &unknown)] {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, issuer).unwrap().pem()).unwrap();
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
-    }
-}
 
 /// A server that speaks TLS alone, and asks for a certificate or does not.
 fn start(folder: &Path, asks: bool) -> Server {
