@@ -5,18 +5,28 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::{events::Event, lane::ticks, supervisor::Context};
 
 /// Rounds in a row. A large backlog of old records is taken off over several of these.
 const ROUNDS_MAX: u32 = 64;
 
-/// Asks the store to purge every so often. Never ends by itself: the supervisor drops it when it stops, and a purge that is under
-/// way then is done or not done.
-pub(super) async fn run(context: Arc<Context>) {
+/// Asks the store to purge every so often, until the other end of `stopped` is dropped; a purge that is under way then is done or
+/// not done. A task of its own: one that was only looked at between heartbeats would keep its locks while they wait for them.
+pub(super) async fn run(context: Arc<Context>, stopped: oneshot::Receiver<()>) {
+    tokio::select! {
+        biased;
+        _ = stopped => {}
+        () = again_and_again(&context) => {}
+    }
+}
+
+async fn again_and_again(context: &Context) {
     let every = ticks(context.options.purge_every);
     loop {
         context.sleep_until(context.now().saturating_add(every)).await;
-        purge(&context).await;
+        purge(context).await;
     }
 }
 

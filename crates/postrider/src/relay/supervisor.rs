@@ -12,7 +12,7 @@ use postrider_core::{
     lease::{LaneId, LaneStanding, Lease, Node, Roster, RouteSpec},
     log::Log,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     balance,
@@ -94,7 +94,8 @@ impl Supervisor {
         self.register().await?;
         let every = ticks(self.context.options.heartbeat_every);
         let mut beat_at = self.context.now();
-        let mut retention = std::pin::pin!(retention::run(Arc::clone(&self.context)));
+        let (runs, stopped) = oneshot::channel();
+        self.context.runtime.spawn(Box::pin(retention::run(Arc::clone(&self.context), stopped)));
         while !*self.stopping.borrow_and_update() {
             if self.context.now() >= beat_at {
                 beat_at = self.context.now() + every;
@@ -116,9 +117,9 @@ impl Supervisor {
                     self.lane_ended(&lane, ended).await;
                 }
                 () = context.sleep_until(beat_at) => {}
-                () = &mut retention => {}
             }
         }
+        drop(runs);
         self.stop().await
     }
 
