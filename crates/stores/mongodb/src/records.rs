@@ -66,13 +66,16 @@ pub(crate) fn at(document: &Document) -> Tick {
     point(document, "at").unwrap_or(0)
 }
 
-/// When it was enqueued. Where the document says nothing but its point in the time of the cluster, that has seconds.
+/// When it was enqueued, by the server's clock. That one knows seconds alone; within its second the clock of whoever enqueued
+/// is taken at its word.
 pub(crate) fn enqueued_at(document: &Document) -> Timestamp {
-    instant(document, "enqueued_at").unwrap_or_else(|| {
-        let tick = at(document);
-        let (seconds, count) = (tick >> 32, (tick & u64::from(u32::MAX)).min(999_999));
-        Timestamp::from_micros(i64::try_from(seconds * 1_000_000 + count).unwrap_or(i64::MAX))
-    })
+    let said = instant(document, "enqueued_at");
+    let Some(tick) = point(document, "at") else { return said.unwrap_or(Timestamp::from_micros(0)) };
+    let (seconds, count) = (tick >> 32, tick & u64::from(u32::MAX));
+    let second = i64::try_from(seconds * 1_000_000).unwrap_or(i64::MAX - 999_999);
+    let inside =
+        said.map_or_else(|| i64::try_from(count).unwrap_or(i64::MAX), |said| said.as_micros().saturating_sub(second));
+    Timestamp::from_micros(second + inside.clamp(0, 999_999))
 }
 
 /// The ordering key. An empty one is none: what other languages write is not checked.
@@ -198,7 +201,7 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::oid::ObjectId;
+    use mongodb::bson::{DateTime, oid::ObjectId};
 
     use super::*;
 
@@ -217,5 +220,18 @@ mod tests {
             [("a".to_owned(), "b".to_owned()), ("n".to_owned(), "7".to_owned())]
         );
         assert_eq!(read.id, envelope(foreign).id, "an id that is made up is always the same");
+    }
+    #[test]
+    fn the_server_says_the_second_and_the_client_what_is_in_it() {
+        let at = mongodb::bson::Timestamp { time: 100, increment: 7 };
+        let enqueued = |said: Option<i64>| {
+            let mut document = doc! { "at": at };
+            document.extend(said.map(|millis| ("enqueued_at".to_owned(), DateTime::from_millis(millis).into())));
+            enqueued_at(&document).as_micros()
+        };
+        assert_eq!(enqueued(None), 100_000_007);
+        assert_eq!(enqueued(Some(100_250)), 100_250_000);
+        let (behind, ahead) = (enqueued(Some(i64::MIN)), enqueued(Some(3_600_000)));
+        assert_eq!((behind, ahead), (100_000_000, 100_999_999));
     }
 }

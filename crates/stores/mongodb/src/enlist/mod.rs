@@ -1,8 +1,8 @@
 //! Enqueue: appending envelopes to the log inside the application's own transaction.
 //!
 //! The session must be in a transaction: one that is not is refused, for the messages would be committed alone. The server
-//! gives each message its point in the time of the cluster (`at`) and the time of its clock as it is inserted; no client can.
-//! That is what makes the command an update that inserts.
+//! gives each message its point in the time of the cluster (`at`) as it is inserted; no client can. That point knows seconds
+//! alone, so the message also says the instant by the client's clock, which counts as far as it lies within that second.
 //!
 //! A service in any language enqueues with a plain insert; the rest of the fields may be left out:
 //!
@@ -18,7 +18,7 @@
 
 use mongodb::{
     ClientSession,
-    bson::{Bson, Document, doc, oid::ObjectId},
+    bson::{Bson, DateTime, Document, Timestamp, doc, oid::ObjectId},
     error::ErrorKind as Mongodb,
     options::WriteConcern,
 };
@@ -109,8 +109,8 @@ async fn must_be_in_transaction(session: &mut ClientSession) -> Result<()> {
 async fn append(session: &mut ClientSession, store: &Mongo, envelopes: &[Envelope]) -> Work<()> {
     let database = session.client().database(store.database());
     for run in runs(envelopes) {
-        let updates: Vec<Bson> = run.iter().map(|envelope| statement(envelope).into()).collect();
-        let command = doc! { "update": store.log(), "ordered": true, "updates": updates };
+        let documents: Vec<Bson> = run.iter().map(|envelope| document(envelope).into()).collect();
+        let command = doc! { "insert": store.log(), "ordered": true, "documents": documents };
         let answer = database.run_command(command).session(&mut *session).await?;
         refused(&answer)?;
         if usize::try_from(long(&answer, "n")?) != Ok(run.len()) {
@@ -120,16 +120,15 @@ async fn append(session: &mut ClientSession, store: &Mongo, envelopes: &[Envelop
     Ok(())
 }
 
-/// The id is fresh, so that nothing matches and the document is inserted.
-fn statement(envelope: &Envelope) -> Document {
-    doc! {
-        "q": { "_id": ObjectId::new() },
-        "u": {
-            "$setOnInsert": fields(envelope),
-            "$currentDate": { "at": { "$type": "timestamp" }, "enqueued_at": true },
-        },
-        "upsert": true,
-    }
+/// As it is inserted: a timestamp of zero is filled in by the server.
+fn document(envelope: &Envelope) -> Document {
+    let mut document = doc! {
+        "_id": ObjectId::new(),
+        "at": Timestamp { time: 0, increment: 0 },
+        "enqueued_at": DateTime::now(),
+    };
+    document.extend(fields(envelope));
+    document
 }
 
 /// Cuts a batch into commands, in order.
