@@ -10,6 +10,7 @@ use crate::{
     BoxFuture,
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
+    enlist::Batch,
     envelope::{Envelope, MessageId},
     error::{Error, ErrorKind, Result},
     lease::{Epoch, LaneId, NodeId, ReplayFilter},
@@ -339,7 +340,7 @@ pub struct AuditEntry {
     /// Who and why.
     pub actor: Actor,
     /// What: `redrive`, `discard`, `pause`, `resume`, `replay`, `cancel-replay`, `forget-route`,
-    /// `rebase-route`, `drain-node`.
+    /// `rebase-route`, `drain-node`, `enqueue`.
     pub action: String,
     /// To what, and how much of it.
     pub subject: String,
@@ -482,6 +483,11 @@ pub trait StoreAdmin: Send + Sync {
     /// Asks a live node to leave: it learns of it with its next heartbeat, drains as it does when its process is told to
     /// stop, and its lanes go to the others. `NotFound` if there is no such live node.
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>>;
+
+    /// Enqueues in a transaction of the store's own, all of it or nothing, in the order given: for whoever has no transaction
+    /// to join. What an operator enqueues leaves an audit entry; a program that carries messages from elsewhere is no operator
+    /// and leaves none. An error other than a refusal means "perhaps": repeated, the messages may be in the log twice.
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>>;
 
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;

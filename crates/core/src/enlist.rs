@@ -19,6 +19,19 @@ impl Batch {
     pub fn envelopes(&self) -> &[Envelope] {
         &self.0
     }
+
+    /// For the audit record: `message …` if it is one alone, or how many; and the topics.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let mut topics: Vec<&str> = self.0.iter().map(|envelope| &*envelope.topic).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        let what = match &self.0[..] {
+            [one] => format!("message {}", one.id),
+            many => format!("{} messages", many.len()),
+        };
+        format!("{what}, topic {}", topics.join(" and "))
+    }
 }
 
 /// A transaction that the outbox of `S` can join.

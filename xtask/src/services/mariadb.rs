@@ -84,6 +84,8 @@ fn up_with(settings: &[&str]) -> Result<Started> {
     own(&first, USER)?;
     let install_db = [
         format!("--datadir={}", data.display()),
+        // Whoever starts a server beside this one would throw its temporary tables away, were they all in one directory.
+        format!("--tmpdir={}", dir.display()),
         "--skip-test-db".to_owned(),
         "--auth-root-authentication-method=socket".to_owned(),
     ];
@@ -92,6 +94,7 @@ fn up_with(settings: &[&str]) -> Result<Started> {
     arguments.extend(settings.iter().map(|setting| (*setting).to_owned()));
     arguments.extend([
         format!("--datadir={}", data.display()),
+        format!("--tmpdir={}", dir.display()),
         format!("--socket={}", socket.display()),
         format!("--pid-file={}", dir.join("pid").display()),
         format!("--log-error={}", dir.join("log").display()),

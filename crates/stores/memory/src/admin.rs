@@ -10,6 +10,7 @@ use postrider_core::{
     },
     browse::{LogRecord, RecordFilter, RecordPage},
     doctor::{Finding, Severity, Thresholds},
+    enlist::Batch,
     envelope::{Envelope, MessageId},
     key::OrderingKey,
     lease::{LaneId, NodeId, Reader, Replay},
@@ -125,6 +126,16 @@ impl StoreAdmin for MemoryStore {
             }
             state.routes.retain(|name, known| **name != *route && !known.is_replay_of(route));
             state.note(actor, "forget-route", route.to_owned(), now);
+            Ok(())
+        })
+    }
+
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
+        self.change(move |state, now| {
+            state.records.append(batch.envelopes().iter().map(|envelope| (envelope.clone(), now)).collect());
+            if let Some(actor) = actor {
+                state.note(actor, "enqueue", batch.in_words(), now);
+            }
             Ok(())
         })
     }

@@ -11,7 +11,11 @@ use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
-use postrider_core::{Error, ErrorKind, time::Timestamp as Instant};
+use postrider_core::{
+    Error, ErrorKind,
+    enlist::{Batch, Enlist},
+    time::Timestamp as Instant,
+};
 
 use crate::{
     cursor::{Tick, tick, timestamp},
@@ -155,6 +159,11 @@ impl Db {
     /// When the last command ran, by the time of the cluster.
     pub(crate) fn operation_time(&self) -> Option<Tick> {
         self.session.operation_time().map(tick)
+    }
+
+    /// Appends to the log, as an application does.
+    pub(crate) async fn append(&mut self, batch: &Batch) -> Work<()> {
+        Ok(self.session.append(&self.names, Ok(batch.clone())).await?)
     }
 
     async fn run(&mut self, mut command: Document, access: Access) -> Work<Document> {

@@ -4,7 +4,11 @@ use mysql_async::{
     Conn, Params, Row, Transaction, Value,
     prelude::{FromValue, Queryable},
 };
-use postrider_core::time::Timestamp;
+use postrider_core::{
+    Error,
+    enlist::{Batch, Enlist},
+    time::Timestamp,
+};
 
 use crate::{
     dialect::Mysql,
@@ -54,6 +58,14 @@ impl Db {
         if let Link::Transaction(transaction) = self.link {
             // What cannot be rolled back has ended with its connection.
             let _ = transaction.rollback().await;
+        }
+    }
+
+    /// Appends to the log, as an application does.
+    pub(crate) async fn append(&mut self, batch: &Batch) -> Work<()> {
+        match &mut self.link {
+            Link::Transaction(transaction) => Ok(transaction.append(&self.dialect, Ok(batch.clone())).await?),
+            Link::Alone(_) => Err(Error::invalid("messages are enqueued in a transaction").into()),
         }
     }
 

@@ -45,9 +45,13 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 fn start(dir: &Path) -> Server {
     let data = format!("--datadir={}", dir.join("data").display());
+    // A server that starts throws away what looks like a temporary table there, whoever's it is.
+    let own = dir.join("temporary");
+    std::fs::create_dir(&own).unwrap();
+    let temporary = format!("--tmpdir={}", own.display());
     let as_root = is_root().then_some("--user=root");
     let installed = Command::new("mariadb-install-db")
-        .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal", &data])
+        .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal", &data, &temporary])
         .args(as_root)
         .stdout(Stdio::null())
         .status();
@@ -56,7 +60,7 @@ fn start(dir: &Path) -> Server {
     Server::start(Path::new(PROGRAM), |port| {
         let settings = ["--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--innodb-buffer-pool-size=64M"];
         let chosen = ["--innodb-flush-log-at-trx-commit=1", "--innodb-autoinc-lock-mode=1"];
-        let places = [data.clone(), format!("--socket={socket}"), format!("--port={port}")];
+        let places = [data.clone(), temporary.clone(), format!("--socket={socket}"), format!("--port={port}")];
         let fixed = settings.into_iter().chain(chosen).chain(as_root).map(str::to_owned);
         fixed.chain(places).collect()
     })
@@ -74,6 +78,8 @@ struct World {
     /// Messages of transactions that ended, or may have.
     written: Mutex<Vec<Enqueued>>,
     arrived: Mutex<Vec<MessageId>>,
+    /// The last fault that each relay met, for whoever asks why one does not end.
+    faults: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -142,9 +148,36 @@ async fn relay(world: Arc<World>) {
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
-    while own(&world, &store).await != Ok(true) {
+    loop {
+        match own(&world, &store).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(fault) => world.faults.lock().unwrap().push(fault),
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// What the server and the relays say when somebody does not come on.
+async fn stuck(world: &World) -> String {
+    let mut connection = world.connect().await;
+    let mut said = Vec::new();
+    for sql in [
+        "SELECT CONCAT_WS(' | ', ID, COMMAND, TIME, STATE, INFO) FROM information_schema.PROCESSLIST",
+        "SELECT CONCAT_WS(' | ', trx_mysql_thread_id, trx_state, trx_started, trx_rows_modified, trx_query)
+           FROM information_schema.INNODB_TRX",
+    ] {
+        said.extend(connection.query::<String, _>(sql).await.unwrap_or_default());
+    }
+    let status: Option<(String, String, String)> =
+        connection.query_first("SHOW ENGINE INNODB STATUS").await.ok().flatten();
+    let faults = world.faults.lock().unwrap();
+    let last: Vec<&String> = faults.iter().rev().take(6).collect();
+    format!(
+        "{} faults, the last of them {last:#?}; the server: {said:#?} {}",
+        faults.len(),
+        status.unwrap_or_default().2
+    )
 }
 
 /// Whether everything is read.
@@ -188,6 +221,7 @@ async fn a_server_that_is_killed_loses_nothing_and_turns_nothing_around() {
         over: AtomicBool::new(false),
         written: Mutex::default(),
         arrived: Mutex::default(),
+        faults: Mutex::default(),
     });
     let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(write(Arc::clone(&world), number))).collect();
     let relays: Vec<_> = (0..2).map(|_| tokio::spawn(relay(Arc::clone(&world)))).collect();
@@ -197,13 +231,18 @@ async fn a_server_that_is_killed_loses_nothing_and_turns_nothing_around() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(DEADLINE, enough).await.expect("writers come on");
+        if tokio::time::timeout(DEADLINE, enough).await.is_err() {
+            panic!("writers do not come on: {}", stuck(&world).await);
+        }
         server.kill();
         server.restart();
     }
     world.over.store(true, Ordering::SeqCst);
     for task in writers.into_iter().chain(relays) {
-        tokio::time::timeout(DEADLINE, task).await.expect("it comes to its end").unwrap();
+        match tokio::time::timeout(DEADLINE, task).await {
+            Ok(ended) => ended.unwrap(),
+            Err(_) => panic!("somebody does not end: {}", stuck(&world).await),
+        }
     }
     let stored: Vec<Vec<u8>> = world.connect().await.query("SELECT id FROM postrider_log").await.unwrap();
     let stored: HashSet<Vec<u8>> = stored.into_iter().collect();

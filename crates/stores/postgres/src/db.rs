@@ -1,7 +1,10 @@
 //! One transaction of the store on a pooled connection, with the store's clock and names; or one statement alone.
 
 use deadpool_postgres::{Object, Transaction};
-use postrider_core::time::Timestamp;
+use postrider_core::{
+    enlist::{Batch, EnlistShared},
+    time::Timestamp,
+};
 use tokio_postgres::{Row, types::ToSql};
 
 use crate::{dialect::Postgres, error::Work, values::Instant};
@@ -30,6 +33,11 @@ impl<'a> Db<'a> {
 
     pub(crate) async fn commit(self) -> Work<()> {
         Ok(self.transaction.commit().await?)
+    }
+
+    /// Appends to the log, as an application does.
+    pub(crate) async fn append(&self, batch: &Batch) -> Work<()> {
+        Ok(self.transaction.append_shared(self.dialect, Ok(batch.clone())).await?)
     }
 
     pub(crate) async fn query(&self, sql: &str, parameters: Parameters<'_>) -> Work<Vec<Row>> {

@@ -8,6 +8,7 @@ use postrider_core::{
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
     lease::{Node, NodeId, ReplayFilter, RouteSpec},
+    limits::Limits,
     log::Settlement,
     parked::{Cause, Parked, ParkedState},
     standstill::{Reason, Standstill},
@@ -137,6 +138,25 @@ pub async fn the_newest_records_tell_their_topics(store: Arc<dyn Fixture>) {
     assert_eq!(all, ["a.x 1", "b 2", "old 1"], "by topic, with their counts");
     let newest: Vec<String> = counted(topics(3).await);
     assert_eq!(newest, ["a.x 1", "b 2"], "no more records than asked for, the newest");
+}
+
+/// Who has no transaction enqueues all the same: in one of the store's own, in the order given, with an audit entry if it is
+/// an operator.
+pub async fn the_store_enqueues_by_itself(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let batch = |envelopes: &[Envelope]| Limits::default().check(envelopes.to_vec()).expect("within the limits");
+    let carried: Vec<Envelope> = (0..3).map(|_| keyed("k")).collect();
+    store.admin().enqueue(batch(&carried), None).await.expect("enqueue");
+    assert!(store.admin().audit(10).await.expect("audit").is_empty(), "nobody has done this by hand");
+    let (by_hand, actor) = (keyless(), Actor { name: "ann".into(), reason: Some("to try".into()) });
+    store.admin().enqueue(batch(std::slice::from_ref(&by_hand)), Some(&actor)).await.expect("enqueue");
+    let read: Vec<_> = owner.read(WHOLE).await.iter().map(|record| record.envelope.id).collect();
+    let expected: Vec<_> = carried.iter().chain([&by_hand]).map(|envelope| envelope.id).collect();
+    assert_eq!(read, expected);
+    let entries = store.admin().audit(10).await.expect("audit");
+    assert_eq!(entries.len(), 1);
+    assert_eq!((&*entries[0].action, &entries[0].actor), ("enqueue", &actor));
+    assert_eq!(entries[0].message(), Some(by_hand.id), "{}", entries[0].subject);
 }
 
 /// Every field of the filter chooses.

@@ -14,6 +14,7 @@ use postrider_core::{
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
+    enlist::Batch,
     envelope::MessageId,
     lease::NodeId,
     parked::Ordinal,
@@ -144,6 +145,11 @@ impl StoreAdmin for MongoStore {
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let actor = actor.clone();
         act!(self, "drain a node", |db, _beginning| act::drain_node(&mut db, node, &actor))
+    }
+
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
+        let actor = actor.cloned();
+        act!(self, "enqueue", |db, _beginning| act::enqueue(&mut db, &batch, actor.as_ref()))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
+    enlist::Batch,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
@@ -190,6 +191,14 @@ async fn note_rows(db: &mut Db, actor: &Actor, action: &str, filter: &ParkedFilt
         note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
     }
     Ok(rows)
+}
+
+pub(super) async fn enqueue(db: &mut Db, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
+    db.append(batch).await?;
+    match actor {
+        Some(actor) => note(db, actor, "enqueue", &batch.in_words()).await,
+        None => Ok(()),
+    }
 }
 
 async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str) -> Work<()> {

@@ -18,6 +18,7 @@ use postrider_core::{
     },
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
+    enlist::Batch,
     envelope::MessageId,
     lease::NodeId,
     parked::Ordinal,
@@ -145,6 +146,11 @@ impl StoreAdmin for MysqlStore {
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let actor = actor.clone();
         act!(self, "drain a node", |db| act::drain_node(&mut db, node, &actor))
+    }
+
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
+        let actor = actor.cloned();
+        act!(self, "enqueue", |db| act::enqueue(&mut db, &batch, actor.as_ref()))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

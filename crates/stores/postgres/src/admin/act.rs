@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
+    enlist::Batch,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
 };
@@ -216,6 +217,14 @@ async fn note_rows(db: &Db<'_>, actor: &Actor, action: &str, filter: &ParkedFilt
         note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
     }
     Ok(rows)
+}
+
+pub(super) async fn enqueue(db: &Db<'_>, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
+    db.append(batch).await?;
+    match actor {
+        Some(actor) => note(db, actor, "enqueue", &batch.in_words()).await,
+        None => Ok(()),
+    }
 }
 
 pub(crate) async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str) -> Work<()> {

@@ -16,6 +16,7 @@ use postrider_core::{
     },
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
+    enlist::Batch,
     envelope::MessageId,
     lease::NodeId,
     parked::Ordinal,
@@ -120,6 +121,10 @@ impl StoreAdmin for PostgresStore {
 
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         act!(self, "drain a node", |db| act::drain_node(&db, node, actor))
+    }
+
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
+        act!(self, "enqueue", |db| act::enqueue(&db, &batch, actor))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

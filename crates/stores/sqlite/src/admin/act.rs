@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
+    enlist::Batch,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
@@ -13,6 +14,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::rows::condition;
 use crate::{
+    enlist::rusqlite::append,
     error::Work,
     lease::{add_lanes, last_seq},
     parked::{Rows, ordinal},
@@ -188,6 +190,15 @@ fn forget(db: &Db, name: &str) -> Work<()> {
         }
     }
     Ok(())
+}
+
+pub(super) fn enqueue(db: &Db, batch: Batch, actor: Option<&Actor>, now: Timestamp) -> Work<()> {
+    let subject = batch.in_words();
+    append(&db.connection, &db.dialect, Ok(batch))?;
+    match actor {
+        Some(actor) => note(db, actor, "enqueue", &subject, now),
+        None => Ok(()),
+    }
 }
 
 /// Nothing changed is nothing to note.

@@ -13,6 +13,7 @@ use postrider_core::{
     admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
     browse::{RecordFilter, RecordPage},
     doctor::{Finding, Thresholds},
+    enlist::Batch,
     envelope::MessageId,
     lease::NodeId,
     parked::Ordinal,
@@ -109,6 +110,16 @@ impl StoreAdmin for SqliteStore {
 
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         self.act("drain a node", actor, move |db, actor, now| act::drain_node(db, node, actor, now))
+    }
+
+    fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
+        let (actor, waker) = (actor.cloned(), self.waker());
+        Box::pin(async move {
+            let work = move |db: &Db, now| act::enqueue(db, batch, actor.as_ref(), now);
+            self.writer.run("enqueue", move |db| db.write(work)).await?;
+            waker.wake();
+            Ok(())
+        })
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

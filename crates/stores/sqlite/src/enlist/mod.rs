@@ -11,7 +11,7 @@
 //! INSERT INTO postrider_log (id, topic, name, payload) VALUES (?, ?, ?, ?);       -- id: a UUID as 16 bytes
 //! ```
 
-mod rusqlite;
+pub(crate) mod rusqlite;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 

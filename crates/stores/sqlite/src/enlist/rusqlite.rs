@@ -54,7 +54,7 @@ impl Enlist<Sqlite> for rusqlite::Savepoint<'_> {
     }
 }
 
-fn append(connection: &Connection, store: &Sqlite, batch: Result<Batch>) -> Result<()> {
+pub(crate) fn append(connection: &Connection, store: &Sqlite, batch: Result<Batch>) -> Result<()> {
     let batch = batch?;
     // A full disk or an I/O error makes SQLite roll back on its own. What follows would then commit row by row, outside of
     // any transaction: exactly what must never happen.
