@@ -37,6 +37,7 @@
 //! | `planted` | mistakes of the reader that the tests must find; for tests alone |
 //! | `srv` (default) | `mongodb+srv` URLs |
 
+pub mod embedded;
 pub mod enlist;
 pub mod work;
 

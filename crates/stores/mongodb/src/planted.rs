@@ -14,6 +14,8 @@ pub enum Plant {
     UnboundedScan,
     /// The scan after a lost history begins at the cursor itself, and not before it.
     NoOverlap,
+    /// Mail of documents is carried on without a journaled write in between: a crash of the server takes back what was sent.
+    NoBarrier,
     /// A settlement that only parks looks at the lane's epoch and does not write to the lane: a stale owner commits.
     FenceWithoutWrite,
 }

@@ -17,6 +17,9 @@ use crate::{
 /// The wire version of MongoDB 6.0.
 const WIRE_MIN: i64 = 17;
 
+/// That of MongoDB 4.4, which can tell how large a document is.
+const WIRE_MIN_EMBEDDED: i64 = 9;
+
 /// Asks the server what it is.
 pub(crate) async fn hello(client: &Client) -> Work<Document> {
     Ok(client.database("admin").run_command(doc! { "hello": 1 }).await?)
@@ -34,22 +37,44 @@ const LIFE_PARAMETER: &str = "transactionLifetimeLimitSeconds";
 
 /// Refuses what would lose messages, or could not work.
 pub(crate) fn check(hello: &Document) -> Result<()> {
-    let unsupported = |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what));
+    refuse_router(hello)?;
+    if text_opt(hello, "setName").is_none() {
+        return unsupported(
+            "this MongoDB is a standalone server, which has neither transactions nor change streams; start it with \
+             `mongod --replSet rs0` and run `rs.initiate()` on it once, a replica set of one member will do; or let its \
+             documents carry their mail (the embedded outbox) into a store of another kind",
+        );
+    }
+    if is_older_than(hello, WIRE_MIN) {
+        return unsupported("this MongoDB is too old for an outbox that keeps its order; use 6.0 or later");
+    }
+    Ok(())
+}
+
+/// The embedded outbox needs no transactions, and so takes a standalone server too.
+pub(crate) fn check_embedded(hello: &Document) -> Result<()> {
+    refuse_router(hello)?;
+    if is_older_than(hello, WIRE_MIN_EMBEDDED) {
+        return unsupported("this MongoDB is too old for documents that carry their mail; use 4.4 or later");
+    }
+    Ok(())
+}
+
+fn refuse_router(hello: &Document) -> Result<()> {
     if text_opt(hello, "msg") == Some("isdbgrid") {
         return unsupported(
             "this is the router of a sharded cluster, on which the order of messages is not proved; connect to a replica set",
         );
     }
-    if text_opt(hello, "setName").is_none() {
-        return unsupported(
-            "this MongoDB is a standalone server, which has neither transactions nor change streams; start it with \
-             `mongod --replSet rs0` and run `rs.initiate()` on it once: a replica set of one member will do",
-        );
-    }
-    if long_opt(hello, "maxWireVersion").is_none_or(|version| version < WIRE_MIN) {
-        return unsupported("this MongoDB is too old for an outbox that keeps its order; use 6.0 or later");
-    }
     Ok(())
+}
+
+fn is_older_than(hello: &Document, wire: i64) -> bool {
+    long_opt(hello, "maxWireVersion").is_none_or(|version| version < wire)
+}
+
+fn unsupported(what: &'static str) -> Result<()> {
+    Err(Error::new(ErrorKind::Unsupported, what))
 }
 
 #[cfg(test)]
@@ -65,5 +90,8 @@ mod tests {
         assert!(standalone.to_string().contains("--replSet") && standalone.to_string().contains("rs.initiate()"));
         assert!(refused(doc! { "setName": "rs0", "maxWireVersion": 13 }).to_string().contains("6.0"));
         assert!(refused(doc! { "msg": "isdbgrid", "maxWireVersion": 21 }).to_string().contains("sharded"));
+        check_embedded(&doc! { "maxWireVersion": 9 }).unwrap();
+        assert!(check_embedded(&doc! { "maxWireVersion": 8 }).unwrap_err().to_string().contains("4.4"));
+        assert!(check_embedded(&doc! { "msg": "isdbgrid", "maxWireVersion": 21 }).is_err());
     }
 }

@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Without a word, as when the power goes; and up again.
-    async fn crash(&mut self) {
+    pub(crate) async fn crash(&mut self) {
         // It may be dead already.
         let _ = self.child.kill();
         self.child.wait().unwrap();

@@ -1,0 +1,102 @@
+//! Who collects: one at a time, by a lease in a document of its own. Renewing it is the barrier.
+//!
+//! Everything that was read before a journaled write of the same server is in the journal once that write is answered. So
+//! mail is carried on only after the lease was renewed by such a write: what a crash could still have taken back is safe by
+//! then, and a collector that slept through its lease learns that another has it.
+
+use std::time::Duration;
+
+use mongodb::{
+    Collection, Database,
+    bson::{Bson, Document, doc},
+    error::{ErrorKind as Mongodb, WriteFailure},
+    options::ReturnDocument,
+};
+use uuid::Uuid;
+
+use crate::{
+    db::durable,
+    error::Work,
+    value::{long, uuid},
+};
+
+/// One claim to a lease.
+pub(super) struct Ownership {
+    leases: Collection<Document>,
+    /// What is collected: one owner for each.
+    subject: String,
+    owner: Bson,
+    life: Duration,
+}
+
+/// Raised with every owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch(i64);
+
+const DUPLICATE_KEY: i32 = 11_000;
+
+impl Ownership {
+    pub(super) fn new(database: &Database, collection: &str, subject: String, life: Duration) -> Self {
+        Self { leases: database.collection(collection), subject, owner: uuid(Uuid::now_v7()), life }
+    }
+
+    /// Takes the lease if it is free, has expired by the server's clock, or is ours.
+    pub(super) async fn acquire(&self) -> Work<Option<Epoch>> {
+        let free = doc! { "$or": [
+            { "$eq": ["$owner", &self.owner] },
+            { "$lte": [{ "$ifNull": ["$until", "$$NOW"] }, "$$NOW"] },
+        ] };
+        let if_free = |then: Bson, otherwise: &str| doc! { "$cond": [&free, then, otherwise] };
+        let epoch = doc! { "$add": [{ "$ifNull": ["$epoch", 0_i64] }, 1_i64] };
+        let take = vec![doc! { "$set": {
+            "owner": if_free(self.owner.clone(), "$owner"),
+            "epoch": if_free(epoch.into(), "$epoch"),
+            "until": if_free(self.until().into(), "$until"),
+        } }];
+        let taken = self
+            .leases
+            .find_one_and_update(doc! { "_id": &self.subject }, take)
+            .upsert(true)
+            .return_document(ReturnDocument::After)
+            .write_concern(durable())
+            .await;
+        match taken {
+            Ok(Some(lease)) if lease.get("owner") == Some(&self.owner) => Ok(Some(Epoch(long(&lease, "epoch")?))),
+            Ok(_) => Ok(None),
+            // Two made it at the same time, and the other was faster.
+            Err(error) if is_duplicate(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The barrier. `false`: another has taken over, and what was read is none of ours.
+    pub(super) async fn renew(&self, epoch: Epoch) -> Work<bool> {
+        let filter = doc! { "_id": &self.subject, "owner": &self.owner, "epoch": epoch.0 };
+        // The counter makes it a write in any case: one that changes nothing would not wait for the journal.
+        let renew = vec![doc! { "$set": {
+            "until": self.until(),
+            "beat": { "$add": [{ "$ifNull": ["$beat", 0_i64] }, 1_i64] },
+        } }];
+        Ok(self.leases.update_one(filter, renew).write_concern(durable()).await?.matched_count == 1)
+    }
+
+    /// Lets the next one begin at once.
+    pub(super) async fn release(&self, epoch: Epoch) -> Work<()> {
+        let filter = doc! { "_id": &self.subject, "owner": &self.owner, "epoch": epoch.0 };
+        let free = vec![doc! { "$set": { "until": "$$NOW" } }];
+        self.leases.update_one(filter, free).write_concern(durable()).await?;
+        Ok(())
+    }
+
+    fn until(&self) -> Document {
+        doc! { "$add": ["$$NOW", i64::try_from(self.life.as_millis()).unwrap_or(i64::MAX)] }
+    }
+}
+
+fn is_duplicate(error: &mongodb::error::Error) -> bool {
+    match &*error.kind {
+        Mongodb::Command(refused) => refused.code == DUPLICATE_KEY,
+        Mongodb::Write(WriteFailure::WriteError(refused)) => refused.code == DUPLICATE_KEY,
+        _ => false,
+    }
+}

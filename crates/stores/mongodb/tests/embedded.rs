@@ -1,0 +1,315 @@
+//! Documents that carry their mail, on a standalone server: what is written is collected once it is safe, in order, and
+//! nothing that waits can be thrown away by accident.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+    options::{Acknowledgment, CollectionOptions, WriteConcern},
+};
+use postrider_core::{
+    ErrorKind,
+    admin::StoreAdmin,
+    browse::{LogRecord, RecordFilter},
+    enlist::Enlist,
+    envelope::{Envelope, MessageId},
+};
+use postrider_store_memory::MemoryStore;
+use postrider_store_mongodb::{
+    connect,
+    embedded::{Collector, Documents, Embedded, Mail, Round},
+    planted::Plant,
+};
+use postrider_testkit::checker::{Enqueued, Verdict, check};
+use support::{
+    batch,
+    servers::{Server, until},
+};
+
+/// A standalone server with a collection of orders, and the store that their mail is carried to.
+struct World {
+    server: Server,
+    client: Client,
+    store: MemoryStore,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = Server::start(&[]).await;
+        let client = connect(&server.url()).await.unwrap();
+        Self { server, client, store: MemoryStore::new() }
+    }
+
+    fn orders(&self) -> Documents<Document> {
+        Documents::new(&self.plain(), &Embedded::default())
+    }
+
+    fn plain(&self) -> Collection<Document> {
+        self.client.database("shop").collection("orders")
+    }
+
+    fn collector(&self) -> postrider_store_mongodb::embedded::Builder {
+        Collector::builder(&self.server.url()).collections(["orders"])
+    }
+
+    async fn collected(&self) -> Vec<LogRecord> {
+        records(&self.store).await
+    }
+}
+
+/// The whole log, oldest first.
+async fn records(store: &MemoryStore) -> Vec<LogRecord> {
+    let (mut records, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.records(&RecordFilter::default(), after, 1_000).await.unwrap();
+        records.extend(page.records);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return records,
+        }
+    }
+}
+
+fn mail(names: &[&str]) -> Mail {
+    let mut mail = Mail::new();
+    let envelopes = names.iter().map(|name| Envelope::new("orders", name, "{}")).collect();
+    mail.append(&Embedded::default(), batch(envelopes)).unwrap();
+    mail
+}
+
+async fn round(collector: &Collector, store: &MemoryStore) -> Round {
+    collector.collect(store).await.unwrap()
+}
+
+fn names(records: &[LogRecord]) -> Vec<&str> {
+    records.iter().map(|record| &*record.name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_is_collected_in_order_and_leaves_the_document() {
+    let world = World::new().await;
+    let (orders, collector) = (world.orders(), world.collector().open().await.unwrap());
+    orders.insert_one(&doc! { "_id": "o-1" }, mail(&["placed"])).await.unwrap();
+    let paid = orders.update_one(doc! { "_id": "o-1" }, doc! { "$set": { "paid": true } }, mail(&["paid", "thanks"]));
+    assert_eq!(paid.await.unwrap().modified_count, 1);
+    let sent = orders.find_one_and_update(doc! { "_id": "o-1" }, doc! { "$inc": { "sent": 1 } }, mail(&["sent"]));
+    assert_eq!(sent.await.unwrap().unwrap().get_i32("sent").unwrap(), 1);
+    let nobody = orders.update_one(doc! { "_id": "o-2" }, doc! { "$set": { "paid": true } }, mail(&["paid"]));
+    assert_eq!(nobody.await.unwrap().matched_count, 0, "no change, no mail");
+    assert_eq!(collector.waiting(10).await.unwrap(), 1);
+
+    assert_eq!(round(&collector, &world.store).await.messages, 4);
+    assert_eq!(names(&world.collected().await), ["placed", "paid", "thanks", "sent"]);
+    let keys: Vec<_> = world.collected().await.into_iter().map(|record| record.key).collect();
+    assert_eq!(keys, vec![Some("orders/o-1".to_owned()); 4], "in order under the document's key");
+    let stored = world.plain().find_one(doc! {}).await.unwrap().unwrap();
+    assert!(stored.get_array("_outbox").unwrap().is_empty() && stored.get_bool("paid").unwrap(), "{stored}");
+    assert_eq!((round(&collector, &world.store).await.messages, collector.waiting(10).await.unwrap()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_would_throw_mail_away_is_refused_until_it_is_collected() {
+    let world = World::new().await;
+    let (orders, collector) = (world.orders(), world.collector().open().await.unwrap());
+    let one = || doc! { "_id": "o-1" };
+    orders.insert_one(&one(), mail(&["placed"])).await.unwrap();
+    for refused in [
+        orders.replace_one(one(), &doc! { "a": 1 }, Mail::new()).await.map(drop),
+        orders.delete_one(one()).await.map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.to_string().contains("not collected yet"), "{refused}");
+    }
+    for touches in [
+        orders.update_one(one(), doc! { "$unset": { "_outbox": 1 } }, Mail::new()).await.map(drop),
+        orders.update_one(one(), doc! { "$set": { "_outbox.0.topic": "x" } }, Mail::new()).await.map(drop),
+        orders.update_one(one(), doc! { "a": 1 }, Mail::new()).await.map(drop),
+        orders.insert_one(&doc! { "_outbox": [] }, Mail::new()).await.map(drop),
+    ] {
+        assert_eq!(touches.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(round(&collector, &world.store).await.messages, 1);
+    assert_eq!(orders.replace_one(one(), &doc! { "a": 1 }, mail(&["replaced"])).await.unwrap().modified_count, 1);
+    assert_eq!(round(&collector, &world.store).await.messages, 1);
+    assert_eq!(orders.delete_one(one()).await.unwrap().deleted_count, 1);
+    assert_eq!(orders.delete_one(one()).await.unwrap().deleted_count, 0, "what is not there is not refused");
+    assert_eq!(names(&world.collected().await), ["placed", "replaced"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_is_full_refuses_the_change_too() {
+    let world = World::new().await;
+    let few = Embedded::default().room(3, 10_000);
+    let orders = Documents::<Document>::new(&world.plain(), &few);
+    let (one, set) = (|| doc! { "_id": 1 }, |n: i32| doc! { "$set": { "n": n } });
+    orders.insert_one(&one(), mail(&["a", "b"])).await.unwrap();
+    let refused = orders.update_one(one(), set(1), mail(&["c", "d"])).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Limit);
+    assert!(refused.to_string().contains("embedded_messages_max"), "{refused}");
+    let large = Envelope::new("orders", "large", vec![0; 9_900]);
+    let mut too_large = Mail::new();
+    too_large.append(&few, batch(vec![large])).unwrap();
+    assert_eq!(orders.find_one_and_update(one(), set(2), too_large).await.unwrap_err().kind(), ErrorKind::Limit);
+    assert_eq!(orders.update_one(one(), set(3), mail(&["a"; 4])).await.unwrap_err().kind(), ErrorKind::Limit);
+    assert!(world.plain().find_one(one()).await.unwrap().unwrap().get("n").is_none(), "nothing was changed");
+    orders.update_one(one(), set(4), mail(&["c"])).await.unwrap();
+    let collector = world.collector().open().await.unwrap();
+    assert_eq!(round(&collector, &world.store).await.messages, 3);
+}
+
+/// As another language may write it, right and wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_that_cannot_be_sent_stays_and_that_of_others_goes_on() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let id = || uuid::Uuid::now_v7().to_string();
+    let no_topic = doc! { "id": id(), "name": "n" };
+    let plain = doc! { "id": id(), "topic": "orders", "name": "plain", "payload": "{}" };
+    let documents = [
+        doc! { "_id": 1, "_outbox": [no_topic, plain.clone()] },
+        doc! { "_id": 2, "_outbox": [{ "id": 7, "topic": "orders", "name": "n" }] },
+        doc! { "_id": 3, "_outbox": [plain] },
+    ];
+    world.plain().insert_many(documents).await.unwrap();
+    let told = round(&collector, &world.store).await;
+    let mut refused: Vec<String> = told.refused.iter().map(|r| format!("{}: {}", r.document, r.cause)).collect();
+    refused.sort();
+    assert_eq!((told.messages, refused.len()), (1, 2), "{refused:?}");
+    assert!(refused[0].contains("topic") && refused[1].contains("UUID"), "{refused:?}");
+    assert_eq!(names(&world.collected().await), ["plain"]);
+    assert_eq!(collector.waiting(10).await.unwrap(), 2, "what cannot be sent is still there");
+    let again = round(&collector, &world.store).await;
+    assert_eq!((again.messages, again.refused.len()), (0, 0), "and is passed over for a while");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_collects_and_who_slept_through_its_lease_does_nothing() {
+    let world = World::new().await;
+    let open = |life: Duration| world.collector().lease_life(life).open();
+    let (short, long) = (Duration::from_millis(300), Duration::from_secs(3_600));
+    let (first, second) = (open(short).await.unwrap(), open(long).await.unwrap());
+    assert!(round(&first, &world.store).await.owner);
+    until("the lease to expire", async || round(&second, &world.store).await.owner).await;
+    world.orders().insert_one(&doc! {}, mail(&["placed"])).await.unwrap();
+    let late = round(&first, &world.store).await;
+    assert!(!late.owner && late.messages == 0, "another has the lease: {late:?}");
+    assert!(world.collected().await.is_empty());
+    assert_eq!(round(&second, &world.store).await.messages, 1);
+    second.release().await.unwrap();
+    assert!(round(&first, &world.store).await.owner, "what was given back is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_is_found_by_its_index_however_many_documents_have_none() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    world.plain().insert_many((0..2_000).map(|n| doc! { "_id": n, "_outbox": [] })).await.unwrap();
+    world.orders().insert_one(&doc! {}, mail(&["placed"])).await.unwrap();
+    let find = doc! { "find": "orders", "filter": { "_outbox.id": { "$exists": true } }, "sort": { "_outbox.id": 1 } };
+    let explain = doc! { "explain": find, "verbosity": "executionStats" };
+    let plan = world.client.database("shop").run_command(explain).await.unwrap();
+    let examined = plan.get_document("executionStats").unwrap().get_i32("totalDocsExamined").unwrap();
+    assert_eq!(examined, 1, "{plan}");
+    assert_eq!(round(&collector, &world.store).await.messages, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_runs_collects_what_comes() {
+    let world = World::new().await;
+    let collector = Arc::new(world.collector().open().await.unwrap());
+    let orders = world.orders().waking(&collector.waker());
+    let (runs, store) = (Arc::clone(&collector), world.store.clone());
+    let running = tokio::spawn(async move { runs.run(&store, |_| {}).await });
+    for n in 0..20 {
+        orders.insert_one(&doc! { "_id": n }, mail(&["placed"])).await.unwrap();
+    }
+    until("all of it", async || world.collected().await.len() == 20).await;
+    running.abort();
+}
+
+const DOCUMENTS: i32 = 8;
+
+/// A writer that does not wait for the journal changes documents with their mail, and the server is killed again and again.
+/// Each document keeps the list of what it ever announced: a crash takes back both or neither.
+async fn torture(plant: Plant, kills: u32) -> Verdict {
+    let mut world = World::new().await;
+    let documents = (0..DOCUMENTS).map(|number| doc! { "_id": number });
+    world.plain().insert_many(documents).await.unwrap();
+    let collector = Arc::new(world.collector().plant(plant).open().await.unwrap());
+    let (over, writes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writer = tokio::spawn(write(world.client.clone(), Arc::clone(&over), Arc::clone(&writes)));
+    let (runs, store) = (Arc::clone(&collector), world.store.clone());
+    let running = tokio::spawn(async move { runs.run(&store, |_| {}).await });
+    for _ in 0..kills {
+        let (before, collected) = (writes.load(Ordering::SeqCst), world.collected().await.len());
+        until("writes and mail", async || {
+            writes.load(Ordering::SeqCst) > before + 200 && world.collected().await.len() > collected + 100
+        })
+        .await;
+        world.server.crash().await;
+    }
+    over.store(true, Ordering::SeqCst);
+    writer.await.unwrap();
+    until("the mail to be collected", async || collector.waiting(1).await.is_ok_and(|waiting| waiting == 0)).await;
+    running.abort();
+    let arrived: Vec<MessageId> = world.collected().await.into_iter().map(|record| record.id).collect();
+    check(&announced(&world).await, &arrived)
+}
+
+async fn write(client: Client, over: Arc<AtomicBool>, writes: Arc<AtomicU64>) {
+    let hasty = WriteConcern::builder().w(Acknowledgment::Nodes(1)).journal(false).build();
+    let options = CollectionOptions::builder().write_concern(hasty).build();
+    let orders: Collection<Document> = client.database("shop").collection_with_options("orders", options);
+    let mut turn = 0;
+    while !over.load(Ordering::SeqCst) {
+        turn = (turn + 1) % DOCUMENTS;
+        let id = uuid::Uuid::now_v7().to_string();
+        let entry = doc! { "id": &id, "topic": "orders", "name": "changed", "payload": "{}" };
+        let change = doc! { "$push": { "announced": id, "_outbox": entry } };
+        match orders.update_one(doc! { "_id": turn }, change).await {
+            Ok(_) => drop(writes.fetch_add(1, Ordering::SeqCst)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// What the documents say in the end that they announced.
+async fn announced(world: &World) -> Vec<Enqueued> {
+    let mut announced = Vec::new();
+    for number in 0..DOCUMENTS {
+        let stored = world.plain().find_one(doc! { "_id": number }).await.unwrap().unwrap();
+        for (sequence, id) in (0..).zip(stored.get_array("announced").unwrap()) {
+            let id = MessageId(id.as_str().unwrap().parse().unwrap());
+            announced.push(Enqueued { id, key: Some(number.to_string()), sequence, committed: true });
+        }
+    }
+    announced
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standalone_server_that_is_killed_loses_nothing_and_takes_nothing_back() {
+    let verdict = torture(Plant::None, 3).await;
+    assert!(verdict.is_good(), "{verdict:?}");
+}
+
+/// Without the barrier, mail is sent that the server then forgets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_barrier_is_missed_where_it_is_left_out() {
+    for _ in 0..10 {
+        if torture(Plant::NoBarrier, 2).await.ghosts > 0 {
+            return;
+        }
+    }
+    panic!("what a crash took back was never sent: the test above proves nothing");
+}
