@@ -117,6 +117,14 @@ pub(crate) const KEYS: &[Key] = &[
         Value("true"),
         "bring the schema up to date at the start, and make a SQLite file if there is none",
     ),
+    fixed(
+        "store.collect.url",
+        Secret,
+        Required,
+        "documents that carry their mail, which is carried into this store: `mongodb://user:password@host/database`, also a standalone server",
+    ),
+    fixed("store.collect.collections", Texts, Required, "the collections of those documents"),
+    fixed("store.collect.field", Text, Value("\"_outbox\""), "the array of a document that holds its mail"),
     fixed("relay.name", Text, Words("the process id"), "how people recognise this node"),
     fixed(
         "relay.lease_life",

@@ -19,6 +19,7 @@
 
 mod admin;
 pub(crate) mod capture;
+mod collect;
 mod destination;
 mod http;
 pub(crate) mod kafka;

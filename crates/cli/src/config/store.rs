@@ -4,7 +4,11 @@
 
 use postrider::{Error, core::topic::check_name};
 
-use super::{reader::Section, shapes::text};
+use super::{
+    collect::{self, CollectConfig},
+    reader::Section,
+    shapes::text,
+};
 use crate::registry::{self, Place};
 
 /// What the only store of a daemon is called.
@@ -25,6 +29,8 @@ pub(crate) struct StoreConfig {
     connections: Option<u32>,
     /// Whether to bring the schema up to date at the start. Default yes.
     pub(crate) migrate: bool,
+    /// Mail of documents that is carried into it.
+    pub(crate) collect: Option<CollectConfig>,
 }
 
 impl StoreConfig {
@@ -79,6 +85,7 @@ fn read_one(section: &mut Section<'_, '_>, several: bool) -> StoreConfig {
         schema: section.text("schema"),
         connections: section.number("connections"),
         migrate: section.boolean_or_default("migrate"),
+        collect: collect::read(section),
     };
     for (key, given) in [("schema", store.schema.is_some()), ("connections", store.connections.is_some())] {
         if given && store.url.starts_with("sqlite:") {

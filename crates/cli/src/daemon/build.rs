@@ -10,7 +10,7 @@ use postrider::{
     relay::events::{Observer, TracingObserver},
 };
 
-use super::unrouted;
+use super::{collect::Collecting, unrouted};
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -23,6 +23,7 @@ use crate::{
 pub(super) struct Outbox {
     pub(super) relay: Relay,
     pub(super) watched: Watched,
+    pub(super) collecting: Option<Collecting>,
 }
 
 /// Opens everything.
@@ -46,6 +47,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         let routes: Vec<&RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).collect();
         unrouted::refuse(&store.name, &*opened.admin, &routes).await?;
     }
+    let collecting = Collecting::open(store).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
     let observers: Vec<Arc<dyn Observer>> = vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store)];
     let options = config.relay.options.clone();
@@ -64,7 +66,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         metrics: of_store,
         lease_life: config.relay.options.lease_life,
     };
-    Ok(Outbox { relay, watched })
+    Ok(Outbox { relay, watched, collecting })
 }
 
 /// Opens the destination of a route, and sets the route up.

@@ -5,6 +5,7 @@
 //! published again by the next owner. SIGHUP reads the configuration again.
 
 mod build;
+mod collect;
 mod log;
 mod reload;
 mod signals;
@@ -13,7 +14,7 @@ mod unrouted;
 use std::sync::Arc;
 
 use postrider::{metrics::Metrics, relay::RelayHandle};
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
 pub(crate) use self::log::log_to_stderr;
@@ -59,8 +60,16 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     let metrics = Metrics::new();
     let mut relays = JoinSet::new();
     let mut watched = Vec::new();
-    for Outbox { relay, watched: watch } in build::outboxes(config, &metrics, telemetry).await? {
+    let (stop_collecting, collecting_stops) = watch::channel(());
+    let mut collectors = JoinSet::new();
+    for Outbox { relay, watched: watch, collecting } in build::outboxes(config, &metrics, telemetry).await? {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
+        if let Some(collecting) = collecting {
+            let mut stops = collecting_stops.clone();
+            // Ends with the sender, which says nothing else.
+            let stopped = async move { drop(stops.changed().await) };
+            collectors.spawn(collecting.run(Arc::clone(&watch.admin), Arc::clone(&watch.metrics), stopped));
+        }
         watched.push(watch);
         relays.spawn(relay.run());
     }
@@ -75,6 +84,8 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     helpers.spawn(drain_at_signal(stop, handles.clone()));
     helpers.spawn(read_again_at_signal(reload, reloader));
     let ended = all_ended(&mut relays, &handles).await;
+    drop(stop_collecting);
+    collectors.join_all().await;
     helpers.shutdown().await;
     ended?;
     if handles.iter().any(|handle| handle.stats().undrained() > 0) {

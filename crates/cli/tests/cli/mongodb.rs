@@ -1,9 +1,9 @@
 //! The binary on MongoDB, end to end: migrated, enqueued into, relayed, looked at.
 
-use postrider::mongodb::connect;
-use postrider_testkit::service;
+use postrider::{core::envelope::MessageId, mongodb::connect};
+use postrider_testkit::{fault::Server, service};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Workplace, wait_until};
 
@@ -86,4 +86,45 @@ fn what_is_mistyped_makes_no_second_store_of_mongodb() {
     let nowhere = workplace.run(&["status", "--store", "mongodb://me:canary@127.0.0.1:1"]);
     assert!(nowhere.code != 0 && nowhere.stderr.contains("which database"), "{nowhere:?}");
     assert!(!nowhere.stderr.contains("canary"), "{nowhere:?}");
+}
+
+/// A standalone server, its documents with mail as any language writes it, and a SQLite file for the relay.
+#[test]
+fn the_binary_collects_the_mail_of_documents_on_a_standalone_server() {
+    let (workplace, data) = (Workplace::new(), tempfile::tempdir().expect("a directory"));
+    let directory = data.path().display().to_string();
+    let mut server = Server::start(&service::program("POSTRIDER_TEST_MONGODB", "mongod"), |port| {
+        let port = port.to_string();
+        ["--dbpath", &directory, "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port].map(str::to_owned).into()
+    });
+    let url = format!("mongodb://{}/shop", server.address());
+    let refused = workplace.run(&["migrate", "up", "--store", &url]);
+    assert!(refused.code != 0 && refused.stderr.contains("embedded outbox"), "{refused:?}");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let client = runtime.block_on(connect(&url)).expect("connect to the server");
+    let send = |number: u32, name: &str| {
+        let id = MessageId::generate();
+        let mail = json!([{ "id": id.to_string(), "topic": "orders", "name": name, "payload": "{}" }]);
+        let orders = client.database("shop").collection::<Value>("orders");
+        let document = json!({ "_id": number, "_outbox": mail });
+        runtime.block_on(async { orders.insert_one(document).await }).expect("insert a document");
+        id
+    };
+    let mut sent = vec![send(1, "order.placed")];
+    let config = format!(
+        "[store]\nurl = \"sqlite:relay.db\"\n[store.collect]\nurl = \"{url}\"\ncollections = [\"orders\"]\n\
+         [[route]]\nname = \"all\"\ntransport = \"file:arrivals.ndjson\"\n"
+    );
+    let mut daemon = workplace.daemon("run", &config);
+    wait_until("it has arrived", || workplace.arrivals("arrivals.ndjson").len() == 1);
+    server.kill();
+    let said = || std::fs::read_to_string(workplace.path("run.log")).unwrap_or_default();
+    wait_until("it is told", || said().contains("mail cannot be collected; trying again"));
+    server.restart();
+    sent.push(send(2, "order.paid"));
+    wait_until("the other has arrived", || workplace.arrivals("arrivals.ndjson").len() == 2);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    assert_eq!(workplace.arrivals("arrivals.ndjson"), sent, "{}", said());
 }

@@ -59,6 +59,7 @@ fn configuration() {
     let (route, one_store) = (&top["route"]["items"], &top["store"]["anyOf"][0]);
     let sections = [
         ("[store]", one_store),
+        ("[store.collect]", &one_store["properties"]["collect"]),
         ("[relay]", &top["relay"]),
         ("[log]", &top["log"]),
         ("[admin]", &top["admin"]),

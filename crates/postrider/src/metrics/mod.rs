@@ -222,6 +222,18 @@ impl StoreMetrics {
         }
     }
 
+    /// Counts what a round of a collector has carried into the store, and met and could not.
+    pub fn collected(&self, messages: u64, refused: u64) {
+        let (families, of_store) = (&self.shared.families, self.of_store());
+        families.collected.get_or_create(&of_store).inc_by(messages);
+        families.mail_refused.get_or_create(&of_store).inc_by(refused);
+    }
+
+    /// Shows whether a collector can do its work.
+    pub fn collector_up(&self, up: bool) {
+        self.shared.families.collector_up.get_or_create(&self.of_store()).set(i64::from(up));
+    }
+
     /// The store could not be read. What was shown before stays, and grows stale in the open.
     pub fn show_unreachable(&self) {
         self.shared.families.store_up.get_or_create(&self.of_store()).set(0);

@@ -20,6 +20,7 @@ use crate::{
     db::{Db, Find, Update, server_now},
     dialect::Mongo,
     error::{Fault, Work, corrupt},
+    server,
     value::{long, text},
 };
 
@@ -132,6 +133,8 @@ pub fn script(names: &Mongo) -> String {
 
 async fn open(url: &str, names: &Mongo) -> Result<Db> {
     let client = connect(url).await?;
+    // What the store would refuse must not get its collections.
+    server::check(&server::hello(&client).await.map_err(|fault| fault.into_error("connect"))?)?;
     Db::alone(&client, names, &Arc::default()).await.map_err(|fault| fault.into_error("connect"))
 }
 

@@ -1,0 +1,110 @@
+//! Carrying the mail of documents into a store, beside the relay that delivers it from there.
+//!
+//! A server that is away is told once and tried again by itself: what waits in its documents waits there. Only what trying
+//! again cannot cure, such as a wrong collection name, ends the start.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider::{
+    Error,
+    core::admin::StoreAdmin,
+    metrics::StoreMetrics,
+    mongodb::embedded::{Builder, Collector, Round},
+};
+use tracing::{info, warn};
+
+use crate::{
+    config::StoreConfig,
+    exit::{Failure, Outcome},
+};
+
+/// How soon a server that was away is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// How long giving the lease back may take; if it does not get there, the lease expires.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The collector of one store.
+pub(super) struct Collecting {
+    store: String,
+    builder: Builder,
+    opened: Option<Collector>,
+}
+
+impl Collecting {
+    /// Opens the collector of a store, if it has one.
+    pub(super) async fn open(store: &StoreConfig) -> Outcome<Option<Self>> {
+        let Some(config) = &store.collect else { return Ok(None) };
+        let builder = config.builder()?;
+        let opened = match builder.clone().open().await {
+            Ok(collector) => Some(collector),
+            Err(error) if error.is_transient() => {
+                warn!(store = store.name, error = error.chain(), "mail cannot be collected yet; trying again");
+                None
+            }
+            Err(error) => return Err(Failure::from(error)),
+        };
+        Ok(Some(Self { store: store.name.clone(), builder, opened }))
+    }
+
+    /// Until `stopped` resolves.
+    pub(super) async fn run(
+        mut self,
+        into: Arc<dyn StoreAdmin>,
+        metrics: Arc<StoreMetrics>,
+        stopped: impl Future<Output = ()>,
+    ) {
+        tokio::pin!(stopped);
+        let collector = loop {
+            if let Some(collector) = self.opened.take() {
+                break collector;
+            }
+            metrics.collector_up(false);
+            tokio::select! {
+                () = &mut stopped => return,
+                () = tokio::time::sleep(AGAIN_AFTER) => self.opened = self.builder.clone().open().await.ok(),
+            }
+        };
+        info!(store = self.store, "collecting the mail of documents");
+        let mut told = Told { store: &self.store, metrics: &metrics, failing: false };
+        tokio::select! {
+            () = &mut stopped => {}
+            () = collector.run(&*into, |round| told.hear(round)) => {}
+        }
+        let _ = tokio::time::timeout(RELEASE_PATIENCE, collector.release()).await;
+    }
+}
+
+/// What is logged and counted of the rounds: a fault once, and its end.
+struct Told<'a> {
+    store: &'a str,
+    metrics: &'a StoreMetrics,
+    failing: bool,
+}
+
+impl Told<'_> {
+    fn hear(&mut self, round: &Result<Round, Error>) {
+        self.metrics.collector_up(round.is_ok());
+        match round {
+            Ok(round) => {
+                if std::mem::take(&mut self.failing) {
+                    info!(store = self.store, "mail is collected again");
+                }
+                self.metrics.collected(round.messages as u64, round.refused.len() as u64);
+                for refused in &round.refused {
+                    let (collection, document) = (&*refused.collection, &*refused.document);
+                    let cause = refused.cause.to_string();
+                    warn!(
+                        store = self.store,
+                        collection, document, cause, "mail of a document cannot be sent and waits"
+                    );
+                }
+            }
+            Err(error) if !self.failing => {
+                self.failing = true;
+                warn!(store = self.store, error = error.chain(), "mail cannot be collected; trying again");
+            }
+            Err(_) => {}
+        }
+    }
+}
