@@ -16,3 +16,7 @@ struct Webhooks;
 #[cfg(feature = "postgres")]
 #[doc = include_str!("../../../docs/operate/debezium.md")]
 struct Debezium;
+
+#[cfg(feature = "mongodb")]
+#[doc = include_str!("../../../docs/operate/mongodb.md")]
+struct Mongodb;

@@ -1,7 +1,8 @@
 //! What starting a server takes from the machine: whose user it runs as, its files, a password and a port.
 
 use std::{
-    fs, io,
+    fs,
+    hash::{BuildHasher, RandomState},
     net::TcpListener,
     path::Path,
     process::{Command, Stdio},
@@ -37,14 +38,16 @@ pub(super) fn free_port() -> Result<u16> {
     free_ports(1).map(|ports| ports[0])
 }
 
-/// As many different ports that are free just now.
+/// As many different ports that are free just now. They lie below those that connections are given, so that none is taken
+/// before its server takes it.
 pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
-    // All of them are held until the last is found, so that none is found twice.
-    let listeners: io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let ports: io::Result<Vec<u16>> =
-        listeners.and_then(|all| all.iter().map(|one| Ok(one.local_addr()?.port())).collect());
-    match ports {
-        Ok(ports) => Ok(ports),
-        Err(error) => bail!("there is no free loopback port: {error}"),
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 20_000;
+    let start = u16::try_from(RandomState::new().hash_one(0) % u64::from(COUNT)).expect("less than a count of ports");
+    let ports = (0..COUNT).map(|step| FIRST + (start + step) % COUNT);
+    let free: Vec<u16> = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count).collect();
+    if free.len() < count {
+        bail!("there is no free loopback port between {FIRST} and {}", FIRST + COUNT);
     }
+    Ok(free)
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use postrider_testkit::fault;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::support::{Workplace, wait_until};
 
 /// A port that is free now. Somebody else may take it before the daemon does; then the test fails loudly, not silently.
 pub(crate) fn free_port() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+    (Ipv4Addr::LOCALHOST, fault::free_port()).into()
 }
 
 fn config(listen: SocketAddr, transport: &str, more: &str) -> String {

@@ -6,11 +6,13 @@
 //! `Durable` for what did not arrive, nor a store apply half a settlement.
 
 pub mod log;
+pub mod port;
 pub mod proxy;
 pub mod publisher;
 pub mod server;
 
 pub use log::{FaultyLog, LogFaults, Moment, Operation};
+pub use port::free_port;
 pub use proxy::{Proxy, Traffic};
 pub use publisher::{Fault, FaultyPublisher, Mix, PublisherFaults};
 pub use server::Server;

@@ -4,12 +4,14 @@
 //! What the workshop has started is shared by all tests; one that a test kills must be its own.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
+
+use super::free_port;
 
 /// Longer than any server takes to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,8 +31,7 @@ impl Server {
     /// If it cannot be started, or ends, or does not listen.
     #[must_use]
     pub fn start(program: &Path, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.expect("there is a free loopback port");
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let arguments = arguments(address.port());
         let mut server = Self { program: program.to_owned(), arguments, address, process: None };
         server.restart();

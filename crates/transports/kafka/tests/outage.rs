@@ -11,12 +11,12 @@ use postrider_core::{
     transport::{Outcome, Publisher, Subscriber},
 };
 use postrider_testkit::{
-    fault::{Proxy, Server},
+    fault::{Proxy, Server, free_port},
     transport::record,
 };
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
 
-use support::{Own, PATIENCE, free_port, start};
+use support::{Own, PATIENCE, start};
 
 /// How many messages a subscriber fetches ahead.
 const PREFETCH: usize = 32;

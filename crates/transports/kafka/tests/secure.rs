@@ -10,11 +10,12 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::{fault::Server, transport::record};
+use postrider_testkit::{
+    fault::{Server, free_port},
+    transport::record,
+};
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber, Mechanism};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
-
-use support::free_port;
 
 /// Speaks TLS on one port and lets in `plain`, `scram` and `stranger`, whose password is `canary`. The last may do nothing.
 /// On another port it asks for a certificate instead, of `relay`.

@@ -10,11 +10,11 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher},
 };
-use postrider_testkit::transport::record;
+use postrider_testkit::{fault::free_port, transport::record};
 use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use support::{Own, free_port, server_in};
+use support::{Own, server_in};
 
 fn to(access: Access, own: &Own) -> RabbitmqPublisher {
     RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(5)).build().unwrap()

@@ -1,7 +1,6 @@
 //! Servers of a test's own: to refuse, to forget, to step down and to kill.
 
 use std::{
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -11,6 +10,8 @@ use mongodb::{
     Client,
     bson::{Document, doc},
 };
+
+use postrider_testkit::fault::free_port;
 
 use super::program;
 
@@ -47,7 +48,7 @@ impl Server {
     async fn start_at(options: &[&str], clock: Option<&'static str>) -> Self {
         let dir = std::env::temp_dir().join(format!("postrider-mongod-{}", uuid::Uuid::now_v7().simple()));
         std::fs::create_dir_all(dir.join("data")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         let server = Self { child: spawn(&dir, port, &options, clock), dir, port, options, clock };
         server.until(|hello| hello.contains_key("maxWireVersion")).await;

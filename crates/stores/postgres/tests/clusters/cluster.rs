@@ -5,7 +5,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -14,6 +13,7 @@ use std::{
     },
 };
 
+use postrider_testkit::fault::free_port;
 use tokio_postgres::{Client, NoTls};
 
 /// The user that Debian's package makes.
@@ -90,7 +90,7 @@ impl Cluster {
         if is_root() {
             assert!(Command::new("chown").arg(USER).arg(&dir).status().unwrap().success());
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         Self { dir, port, settings: settings.to_owned(), template: None }
     }
 

@@ -5,11 +5,11 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
+use postrider_testkit::fault::free_port;
 use tempfile::TempDir;
 
 /// The user that Debian's package makes.
@@ -130,11 +130,6 @@ fn own(path: &Path) {
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// A pooler in front of a server, which hands its sessions out by transaction. It ends with the value.

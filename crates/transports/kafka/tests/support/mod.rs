@@ -16,7 +16,7 @@ use std::{
 
 use postrider_core::cloudevents::Received;
 use postrider_testkit::{
-    fault::{Proxy, Server, Traffic},
+    fault::{Proxy, Server, Traffic, free_port},
     service,
 };
 use postrider_transport_kafka::{Access, read};
@@ -178,11 +178,6 @@ fn config(url: &str) -> ClientConfig {
 /// A name that nobody else has.
 pub(crate) fn fresh_name() -> String {
     format!("t{}", uuid::Uuid::now_v7().simple())
-}
-
-/// A port that is free just now.
-pub(crate) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Waits until something is so.

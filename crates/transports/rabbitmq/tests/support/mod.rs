@@ -6,10 +6,7 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use lapin::{
     Channel, Connection, ConnectionProperties, ExchangeKind,
@@ -17,7 +14,10 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use postrider_core::cloudevents::Received;
-use postrider_testkit::{fault::Server, service};
+use postrider_testkit::{
+    fault::{Server, free_port},
+    service,
+};
 use postrider_transport_rabbitmq::read;
 use tokio::sync::Mutex;
 
@@ -45,10 +45,6 @@ fn program() -> PathBuf {
 pub(crate) fn server_in(folder: &Path) -> Server {
     let folder = folder.display().to_string();
     Server::start(&program(), |port| vec![port.to_string(), free_port().to_string(), folder])
-}
-
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
 }
 
 /// An exchange and a queue of the same name, which takes everything from it.
