@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxFuture,
-    browse::{RecordFilter, RecordPage},
+    browse::{RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Thresholds},
     enlist::Batch,
     envelope::{Envelope, MessageId},
@@ -57,6 +57,8 @@ pub struct Vitals {
     pub horizon_age: Option<Duration>,
     /// What the log takes on the disk with its indexes, delivered records included.
     pub log_bytes: Option<u64>,
+    /// Age of the oldest record that the log keeps, delivered or not; zero if it has none.
+    pub oldest_record_age: Option<Duration>,
 }
 
 /// How one route is doing.
@@ -144,6 +146,9 @@ pub enum Undelivered {
 
 /// Pending records are counted no further than this.
 pub const PENDING_COUNT_MAX: u64 = 100_000;
+
+/// Open transactions are named no further than this.
+pub const UNCOMMITTED_SHOWN_MAX: u32 = 5;
 
 /// Parked rows by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -282,6 +287,17 @@ pub struct ParkedRow {
     pub envelope: Envelope,
 }
 
+impl ParkedRow {
+    /// Whether an operator has put it back, and it was not tried since: its attempts count from nothing again, and its cause
+    /// is the one that it was given up for.
+    #[must_use]
+    pub fn is_redriven(&self) -> bool {
+        matches!(self.state, ParkedState::Retrying | ParkedState::Scheduled)
+            && self.attempts == 0
+            && self.cause.is_some()
+    }
+}
+
 /// Dead rows of one route with one cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CauseGroup {
@@ -347,12 +363,6 @@ pub struct AuditEntry {
 }
 
 impl AuditEntry {
-    /// Whether its subject has this part, such as `route billing` or `message …`.
-    #[must_use]
-    pub fn says(&self, part: &str) -> bool {
-        self.parts().any(|said| said == part)
-    }
-
     /// The message that it is about, if it is about one alone, although it may name its route too.
     #[must_use]
     pub fn message(&self) -> Option<MessageId> {
@@ -363,6 +373,12 @@ impl AuditEntry {
     #[must_use]
     pub fn route(&self) -> Option<&str> {
         self.parts().find_map(|part| part.strip_prefix("route "))
+    }
+
+    /// What its subject says of one kind of thing, such as the key behind `key`.
+    #[must_use]
+    pub fn said_of(&self, kind: &str) -> Option<&str> {
+        self.parts().find_map(|part| part.strip_prefix(kind)?.strip_prefix(' '))
     }
 
     /// What a [`ParkedFilter`] or a [`ReplaySpec`] says, part by part. How many rows it was stands before the first.
@@ -397,15 +413,25 @@ pub trait StoreAdmin: Send + Sync {
     /// What is known of one message. Unknown ids have neither record nor rows.
     fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>>;
 
-    /// The topics of the newest records of the log and how many of those records have each, by topic. At most `newest`
-    /// records are looked at. For whoever looks for topics that no route reads.
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
+    /// The topics of the oldest `limit` records behind the one that the page before has named, or of the whole log's: for
+    /// whoever looks for topics that no route reads. The log has no index by which topics could be told, since every enqueue
+    /// would pay for it; so it is walked once, a stretch at a time, and then only what is new. A transaction that commits
+    /// late may put records where a walk has been already. `limit` is greater than zero.
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>>;
 
-    /// What keeps everybody from writing to the store, if something does. Unlike [`doctor`](Self::doctor) it takes no
-    /// more than a few seconds, however large the store is; it changes nothing. A store whose writers do not shut each
-    /// other out has nothing to say.
+    /// Who keeps the relays from writing to the store, if somebody does: the holder of a lock that one of them has been
+    /// waiting for. Unlike [`doctor`](Self::doctor) it takes no more than a few seconds, however large the store is; it
+    /// changes nothing. A store whose writers do not shut each other out, or that does not tell, has nothing to say.
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Transactions that have been open for longer than `age` and have written something, the oldest first, at most
+    /// [`UNCOMMITTED_SHOWN_MAX`]: what they have enqueued is seen by nobody until they commit. Of those that this role may not
+    /// see there is a finding too, which says so. A store that has no others, or does not know them, has nothing to say.
+    fn uncommitted(&self, age: Duration) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        let _ = age;
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// How the database is doing. Asked with every scrape of metrics, so it takes a few milliseconds, however large the
@@ -425,7 +451,8 @@ pub trait StoreAdmin: Send + Sync {
     ) -> BoxFuture<'a, Result<RecordPage>>;
 
     /// Tries matching *dead* rows again, with a fresh count of attempts: one that blocks its key becomes `retrying`, due
-    /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. Returns how many.
+    /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. The cause that it was
+    /// given up for stays with it. Returns how many.
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
 
     /// Gives up on matching rows for good, in any state. The next of their line is then its head. Returns how many.
@@ -521,7 +548,7 @@ mod tests {
         let one = about(&format!("1 rows of {filter}"));
         assert_eq!((one.message(), one.route()), (Some(id), Some("billing")));
         let all = about("5 rows of route billing, key 4711");
-        assert!(all.message().is_none() && all.says("key 4711") && all.says("route billing") && !all.says("key 47"));
+        assert_eq!((all.message(), all.said_of("key"), all.route()), (None, Some("4711"), Some("billing")));
         assert!(about("billing").route().is_none());
     }
 }

@@ -66,6 +66,31 @@ pub struct RecordPage {
     pub next: Option<u64>,
 }
 
+/// The topics of one stretch of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicPage {
+    /// How many records of the stretch have each, by topic.
+    pub topics: Vec<(String, u64)>,
+    /// Where to go on, in the store's own numbers. `None`: the stretch ends with the log.
+    pub next: Option<u64>,
+}
+
+impl TopicPage {
+    /// Of what a store has counted: each topic, its records, and the greatest number that one of them has. The stretch ends
+    /// with the log if it has fewer than `limit` records.
+    #[must_use]
+    pub fn of_counts(counts: impl IntoIterator<Item = (String, u64, u64)>, limit: u32) -> Self {
+        let mut topics = std::collections::BTreeMap::<String, u64>::new();
+        let (mut records, mut last) = (0, None);
+        for (topic, count, greatest) in counts {
+            *topics.entry(topic).or_default() += count;
+            records += count;
+            last = last.max(Some(greatest));
+        }
+        Self { topics: topics.into_iter().collect(), next: last.filter(|_| records >= u64::from(limit)) }
+    }
+}
+
 impl LogRecord {
     /// How far its readers are with it.
     #[must_use]

@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 27] = [
+pub const CODES: [(&str, &str); 28] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -91,6 +91,10 @@ pub const CODES: [(&str, &str); 27] = [
     ),
     ("listen-broken", "hints do not arrive; messages are found by looking, a little later"),
     ("missing-privileges", "the role lacks something that it needs"),
+    (
+        "no-route",
+        "messages are on topics that no route reads: nobody delivers them, and retention removes them when they are old",
+    ),
     ("not-durable", "everything in this store ends with the process"),
     ("open-transaction", "a transaction has been open for long"),
     ("pooler", "a pooler gives one session of the server to several connections; the reader needs one of its own"),

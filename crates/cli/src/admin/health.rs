@@ -90,7 +90,10 @@ struct StoreHealth {
 }
 
 async fn store_health(store: &Watched) -> StoreHealth {
-    let look = async { diagnosis::survey(&*store.admin, &store.admin.overview().await?).await };
+    let look = async {
+        let overview = store.admin.overview().await?;
+        diagnosis::survey(&*store.admin, &overview, &mut *store.topics.lock().await).await
+    };
     let findings = match tokio::time::timeout(PATIENCE, look).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => vec![unreachable(&error.chain())],

@@ -20,8 +20,8 @@ mod token;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, middleware, routing::get};
-use postrider::{core::admin::StoreAdmin, metrics::StoreMetrics, relay::RelayHandle};
-use tokio::net::TcpListener;
+use postrider::{core::admin::StoreAdmin, diagnosis::Topics, metrics::StoreMetrics, relay::RelayHandle};
+use tokio::{net::TcpListener, sync::Mutex};
 
 use self::{scrape::Scraper, token::Token};
 use crate::exit::{Code, Failure, Outcome};
@@ -33,7 +33,11 @@ pub(crate) struct Watched {
     pub(crate) relay: RelayHandle,
     pub(crate) admin: Arc<dyn StoreAdmin>,
     pub(crate) metrics: Arc<StoreMetrics>,
+    /// What is known of the topics of its log, since the process has started.
+    pub(crate) topics: Arc<Mutex<Topics>>,
     pub(crate) lease_life: Duration,
+    /// How long delivered records are kept; `None`: forever.
+    pub(crate) keep: Option<Duration>,
 }
 
 /// What the handlers share.

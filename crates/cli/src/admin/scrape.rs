@@ -49,13 +49,16 @@ async fn look(store: &Watched) {
     let look = async {
         let (overview, dead, vitals) =
             tokio::try_join!(store.admin.overview(), store.admin.dead_groups(), store.admin.vitals())?;
-        let findings = diagnosis::survey(&*store.admin, &overview).await?;
-        Ok::<_, postrider::Error>((overview, dead, vitals, findings))
+        let mut topics = store.topics.lock().await;
+        let findings = diagnosis::survey(&*store.admin, &overview, &mut topics).await?;
+        Ok::<_, postrider::Error>((topics.unread(&overview), overview, dead, vitals, findings))
     };
     match tokio::time::timeout(PATIENCE, look).await {
-        Ok(Ok((overview, dead, vitals, findings))) => {
+        Ok(Ok((unread, overview, dead, vitals, findings))) => {
+            store.metrics.show_unrouted(&unread);
             store.metrics.show(&overview, &dead);
             store.metrics.show_vitals(&vitals);
+            store.metrics.show_retention(&vitals, store.keep);
             store.metrics.show_findings(&findings);
         }
         Ok(Err(_)) | Err(_) => store.metrics.show_unreachable(),

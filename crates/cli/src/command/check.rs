@@ -9,7 +9,7 @@ use clap::Args;
 use postrider::{
     Error,
     core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin, Vitals},
-    diagnosis::{self, Finding},
+    diagnosis::{self, Finding, Topics},
     metrics::Metrics,
 };
 use serde_json::{Value, json};
@@ -99,6 +99,7 @@ struct Seen {
     dead: Vec<CauseGroup>,
     vitals: Vitals,
     findings: Vec<Finding>,
+    unread: Vec<(String, u64)>,
 }
 
 async fn look(arguments: &Arguments) -> Outcome<Seen> {
@@ -108,8 +109,9 @@ async fn look(arguments: &Arguments) -> Outcome<Seen> {
 
 async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
     let (overview, dead, vitals) = (admin.overview().await?, admin.dead_groups().await?, admin.vitals().await?);
-    let findings = diagnosis::survey(admin, &overview).await?;
-    Ok(Seen { overview, dead, vitals, findings })
+    let mut topics = Topics::default();
+    let findings = diagnosis::survey(admin, &overview, &mut topics).await?;
+    Ok(Seen { unread: topics.unread(&overview), overview, dead, vitals, findings })
 }
 
 /// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it.
@@ -208,7 +210,8 @@ fn metrics(seen: Option<&Seen>) -> String {
     let metrics = Metrics::new();
     let of_store = metrics.of_store("default");
     match seen {
-        Some(Seen { overview, dead, vitals, findings }) => {
+        Some(Seen { overview, dead, vitals, findings, unread }) => {
+            of_store.show_unrouted(unread);
             of_store.show(overview, dead);
             of_store.show_vitals(vitals);
             of_store.show_findings(findings);

@@ -52,7 +52,10 @@ fn check(source: &Source, output: OutputArguments) -> Outcome {
     }
     // The rest of a store's URL may hold a password.
     let scheme = |url: &str| url.split(':').next().unwrap_or(url).to_owned();
-    let stores: Vec<String> = config.stores.iter().map(|store| scheme(&store.url)).collect();
+    let mut stores = Vec::new();
+    for store in &config.stores {
+        stores.push(scheme(&store.url.get()?));
+    }
     let names: Vec<&str> = config.routes.iter().map(|route| route.name.as_str()).collect();
     let file = source.file();
     output.object(

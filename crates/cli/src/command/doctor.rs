@@ -5,7 +5,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use postrider::core::doctor::{Finding, Severity, Thresholds};
+use postrider::{
+    core::{
+        admin::StoreAdmin,
+        doctor::{Finding, Severity, Thresholds},
+    },
+    diagnosis::{self, Topics},
+};
 use serde_json::json;
 
 use super::store::StoreArguments;
@@ -46,7 +52,22 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
     let thresholds =
         Thresholds { transaction_age: arguments.transaction_age, disk_free_bytes: arguments.disk_free as u64 };
-    Ok(arguments.store.open().await?.admin.doctor(thresholds).await?)
+    let admin = arguments.store.open().await?.admin;
+    let mut findings = admin.doctor(thresholds).await?;
+    findings.extend(unrouted(&*admin).await?);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}
+
+/// A log in which nobody reads some messages is not in good health, whatever the server below it says.
+async fn unrouted(admin: &dyn StoreAdmin) -> Outcome<Option<Finding>> {
+    let mut topics = Topics::default();
+    topics.look(admin).await?;
+    let unread = topics.unread(&admin.overview().await?);
+    Ok(diagnosis::unrouted(&unread).map(|found| {
+        let subject = plural(unread.len(), "topic");
+        Finding::new(found.code, Severity::Warning, subject).detail(found.what).fix(found.fix.unwrap_or_default())
+    }))
 }
 
 fn closed(failure: &Failure) -> Finding {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use postrider::{
     core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus},
-    diagnosis::{self, Finding},
+    diagnosis::{self, Finding, Topics},
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let overview = admin.overview().await?;
-    let findings = diagnosis::survey(&*admin, &overview).await?;
+    let findings = diagnosis::survey(&*admin, &overview, &mut Topics::default()).await?;
     arguments.output.object(|| as_json(&overview, &findings), || as_text(&overview, &findings));
     Ok(Code::Done)
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use clap::Args;
-use postrider::{core::admin::StoreAdmin, diagnosis};
+use postrider::{
+    core::admin::StoreAdmin,
+    diagnosis::{self, Topics},
+};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -37,11 +40,11 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     match arguments.output.several() {
         Format::Table if std::io::stdout().is_terminal() => on_screen(arguments, &*admin).await,
         Format::Table => {
-            print(screen(&*admin).await?);
+            print(screen(&*admin, &mut Topics::default()).await?);
             Ok(Code::Done)
         }
         Format::Json => {
-            print(format_args!("{}\n", look(&*admin).await?));
+            print(format_args!("{}\n", look(&*admin, &mut Topics::default()).await?));
             Ok(Code::Done)
         }
         Format::Ndjson => as_lines(arguments, &*admin).await,
@@ -51,8 +54,9 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 /// What `status` says, one object a look, until the process is told to end.
 async fn as_lines(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut topics = Topics::default();
     loop {
-        print(format_args!("{}\n", look(admin).await?));
+        print(format_args!("{}\n", look(admin, &mut topics).await?));
         tokio::select! {
             _ = &mut interrupted => return Ok(Code::Done),
             () = tokio::time::sleep(arguments.pause()) => {}
@@ -64,9 +68,10 @@ async fn on_screen(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let _quiet = terminal::Quiet::begin();
     let mut keys = keys();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut topics = Topics::default();
     // Ends with `q`, or when the process is told to.
     loop {
-        let text = screen(admin).await?;
+        let text = screen(admin, &mut topics).await?;
         print(format_args!("{CLEAR}{text}\nq ends\n"));
         tokio::select! {
             _ = &mut interrupted => return Ok(Code::Done),
@@ -82,15 +87,15 @@ impl Arguments {
     }
 }
 
-async fn look(admin: &dyn StoreAdmin) -> Outcome<Value> {
+async fn look(admin: &dyn StoreAdmin, topics: &mut Topics) -> Outcome<Value> {
     let overview = admin.overview().await?;
-    let findings = diagnosis::survey(admin, &overview).await?;
+    let findings = diagnosis::survey(admin, &overview, topics).await?;
     Ok(status::as_json(&overview, &findings))
 }
 
-async fn screen(admin: &dyn StoreAdmin) -> Outcome<String> {
+async fn screen(admin: &dyn StoreAdmin, topics: &mut Topics) -> Outcome<String> {
     let overview = admin.overview().await?;
-    let findings = diagnosis::survey(admin, &overview).await?;
+    let findings = diagnosis::survey(admin, &overview, topics).await?;
     Ok(format!("{}\n{}", overview.at, status::as_text(&overview, &findings)))
 }
 

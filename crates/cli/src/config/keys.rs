@@ -96,7 +96,13 @@ pub(crate) const KEYS: &[Key] = &[
         "store.url",
         StoreUrl,
         Required,
-        "which database: `sqlite:path`, `postgres://user:password@host/database`, `mysql://user:password@host/database` or `mongodb://user:password@host/database`; left out, `DATABASE_URL` says it",
+        "which database: `sqlite:path`, `postgres://user:password@host/database`, `mysql://user:password@host/database` or `mongodb://user:password@host/database`; left out, `DATABASE_URL` says it; may be given like a secret",
+    ),
+    fixed(
+        "store.password",
+        Secret,
+        Words("what the URL has"),
+        "the password of the user that the URL names, so that the URL itself need not be a secret",
     ),
     fixed(
         "store.table_prefix",

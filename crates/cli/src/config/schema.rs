@@ -74,7 +74,7 @@ fn property(key: &Key) -> Value {
 fn shape(kind: &Kind) -> Value {
     let number = |least: &u32, most: &u32| json!({ "type": "integer", "minimum": least, "maximum": most });
     match kind {
-        Kind::Text | Kind::Address | Kind::StoreUrl | Kind::TransportUrl => json!({ "type": "string" }),
+        Kind::Text | Kind::Address | Kind::TransportUrl => json!({ "type": "string" }),
         Kind::Texts => one_or_more(&json!({ "type": "string" })),
         Kind::Boolean => json!({ "type": "boolean" }),
         Kind::Number(least, most) => number(least, most),
@@ -84,7 +84,7 @@ fn shape(kind: &Kind) -> Value {
         Kind::DurationOr(word) => json!({ "anyOf": [{ "type": "string", "pattern": DURATION }, { "const": word }] }),
         Kind::Size(..) => json!({ "type": "string", "pattern": SIZE }),
         Kind::Word(words) => json!({ "type": "string", "enum": words }),
-        Kind::Secret => secret(),
+        Kind::Secret | Kind::StoreUrl => secret(),
         Kind::Secrets => one_or_more(&secret()),
         Kind::SecretTable => json!({ "type": "object", "additionalProperties": secret() }),
         Kind::TextTable => json!({ "type": "object", "additionalProperties": { "type": "string" } }),

@@ -206,6 +206,7 @@ fn redacted(kind: &Kind, value: Value) -> Value {
             table.into_iter().map(|(name, value)| (name, secret(value))).collect()
         }
         (Kind::StoreUrl, Value::String(url)) => json!(store_url(&url)),
+        (Kind::StoreUrl, elsewhere) => secret(elsewhere),
         (Kind::TransportUrl, Value::String(url)) => json!(transport_url(&url)),
         (_, value) => value,
     }

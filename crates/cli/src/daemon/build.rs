@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use postrider::{
     Relay, Route,
+    diagnosis::Topics,
     metrics::{Metrics, StoreMetrics},
     relay::events::{Observer, TracingObserver},
 };
+use tokio::sync::Mutex;
 
 use super::{collect::Collecting, unrouted};
 use crate::{
@@ -43,9 +45,12 @@ pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Tel
 async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
     let (adapter, place) = store.find().map_err(Failure::usage)?;
     let opened = adapter.open(&place, store.migrate).await?;
+    // Also where they are allowed: the whole log is walked once, and who asks later looks only at what is new.
+    let mut topics = Topics::default();
+    topics.look(&*opened.admin).await?;
     if !config.relay.allow_unrouted {
         let routes: Vec<&RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).collect();
-        unrouted::refuse(&store.name, &*opened.admin, &routes).await?;
+        unrouted::refuse(&store.name, &*opened.admin, &topics, &routes).await?;
     }
     let collecting = Collecting::open(store).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
@@ -64,7 +69,9 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         relay: relay.handle(),
         admin: opened.admin,
         metrics: of_store,
+        topics: Arc::new(Mutex::new(topics)),
         lease_life: config.relay.options.lease_life,
+        keep: config.relay.options.keep_delivered,
     };
     Ok(Outbox { relay, watched, collecting })
 }

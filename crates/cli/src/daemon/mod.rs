@@ -77,6 +77,9 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry));
     let handles: Vec<RelayHandle> = watched.iter().map(|watch| watch.relay.clone()).collect();
     let mut helpers = JoinSet::new();
+    for store in &watched {
+        helpers.spawn(unrouted::watch(store.name.clone(), Arc::clone(&store.admin), Arc::clone(&store.topics)));
+    }
     if let Some((listener, token)) = listener {
         info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
         helpers.spawn(admin::serve(listener, token, admin::scraper(metrics), watched));

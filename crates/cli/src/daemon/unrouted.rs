@@ -1,33 +1,44 @@
-//! Topics that no route reads, looked for before a relay starts: a message that nobody will ever deliver must not be found
-//! out later.
+//! Topics that no route reads: a message that nobody will ever deliver must not be found out later.
 //!
-//! What can be known is what is in the log: the topics of its newest records. A route of another daemon counts, as soon as
-//! the store has seen it. A topic that comes up later is named by `status`, `why` and the metrics.
+//! Before a relay starts, the whole log is looked at, and such a topic is an error. A route of another daemon counts, as soon
+//! as the store has seen it. A topic that comes up while the relay runs is told in its log once; `status`, `doctor`, `why` and
+//! the metrics name it as long as it is so.
 
-use postrider::core::{
-    admin::{Overview, StoreAdmin},
-    topic::TopicFilter,
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use postrider::{
+    core::{
+        admin::{Overview, StoreAdmin},
+        topic::TopicFilter,
+    },
+    diagnosis::Topics,
 };
+use tokio::sync::Mutex;
+use tracing::warn;
 
 use crate::{
     config::RouteConfig,
     exit::{Failure, Outcome},
 };
 
-/// Records that are looked at.
-const RECENT_RECORDS: u32 = 10_000;
-
 /// Topics that are named; more would not help anybody.
 const NAMED_MAX: usize = 10;
 
+/// How often a running relay looks for new topics.
+const EVERY: Duration = Duration::from_secs(15);
+
 /// Fails if there are such topics.
-pub(super) async fn refuse(store: &str, admin: &dyn StoreAdmin, routes: &[&RouteConfig]) -> Outcome<()> {
+pub(super) async fn refuse(
+    store: &str,
+    admin: &dyn StoreAdmin,
+    topics: &Topics,
+    routes: &[&RouteConfig],
+) -> Outcome<()> {
     let overview = admin.overview().await?;
     let filters = filters(&overview, routes)?;
-    let topics = admin.recent_topics(RECENT_RECORDS).await?;
     let unread: Vec<String> = topics
-        .into_iter()
-        .map(|(topic, _)| topic)
+        .seen()
+        .keys()
         .filter(|topic| !filters.iter().any(|filter| filter.matches(topic)))
         .map(|topic| format!("`{}`", topic.escape_debug()))
         .collect();
@@ -58,4 +69,38 @@ fn filters(overview: &Overview, routes: &[&RouteConfig]) -> Outcome<Vec<TopicFil
         }
     }
     Ok(filters)
+}
+
+/// Tells of each new topic that no route reads, once. Ends when it is dropped. A store that cannot be read is asked again
+/// later; the relay has its own words for that.
+pub(super) async fn watch(store: String, admin: Arc<dyn StoreAdmin>, topics: Arc<Mutex<Topics>>) {
+    let mut judged = topics.lock().await.seen().keys().cloned().collect();
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let _ = tell_new(&store, &*admin, &topics, &mut judged).await;
+    }
+}
+
+/// An overview costs more than a look at what is new, and is only asked for if there is something.
+async fn tell_new(
+    store: &str,
+    admin: &dyn StoreAdmin,
+    topics: &Mutex<Topics>,
+    judged: &mut BTreeSet<String>,
+) -> postrider::Result<()> {
+    let mut topics = topics.lock().await;
+    topics.look(admin).await?;
+    if topics.seen().keys().all(|topic| judged.contains(topic)) {
+        return Ok(());
+    }
+    let unread = topics.unread(&admin.overview().await?);
+    for (topic, _) in unread.iter().filter(|(topic, _)| !judged.contains(topic)) {
+        warn!(
+            store,
+            topic,
+            "no route reads this topic: nobody delivers its messages, and retention removes them when they are old enough"
+        );
+    }
+    judged.extend(topics.seen().keys().cloned());
+    Ok(())
 }

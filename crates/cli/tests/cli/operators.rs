@@ -147,6 +147,17 @@ fn messages_are_listed_shown_and_traced() {
     assert!(text.contains("discarded") && text.contains("too late"), "{text}");
     let other = site.json(&["message", "trace", &id])["steps"].clone();
     assert!(!other.to_string().contains(&dead), "what was done to another message is not told of this one: {other}");
+    let parked = site.dead(&["bulk", "held"]);
+    assert_eq!(site.run(&["dead", "discard", "--id", &parked[0], "--yes"]).code, 0);
+    assert_eq!(site.run(&["dead", "discard", "--route", "orders", "--key", "held", "--yes"]).code, 0);
+    let parked = site.dead(&["all"]).remove(0);
+    assert_eq!(site.run(&["dead", "discard", "--route", "orders", "--yes"]).code, 0);
+    let what = |id: &str| {
+        let steps = site.json(&["message", "trace", id])["steps"].clone();
+        steps.as_array().unwrap().iter().map(|step| step["what"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(!what(&id).contains(&"discarded".to_owned()), "nobody discarded what was delivered: {:?}", what(&id));
+    assert!(what(&parked).contains(&"operator".to_owned()), "perhaps it was among them: {:?}", what(&parked));
     let parked = site.dead(&["held"]).remove(0);
     let listed = site.json(&["message", "list", "--state", "dead"]);
     assert_eq!(listed["messages"][0]["id"], parked, "{listed}");

@@ -197,6 +197,42 @@ fn several_stores_are_served_by_one_process_and_drained_together() {
     assert_eq!(told.matches("relay stopped").count(), 2, "{told}");
 }
 
+/// So many more records on a topic that every configuration here reads, in one statement.
+fn fill(workplace: &Workplace, records: u32) {
+    let connection = rusqlite::Connection::open(workplace.path("app.db")).unwrap();
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+               INSERT INTO postrider_log (id, topic, name, payload)
+               SELECT randomblob(16), 'orders.placed', 'order.placed', '{}' FROM n";
+    assert_eq!(connection.execute(sql, [records]).unwrap(), records as usize);
+}
+
+#[test]
+fn a_topic_that_comes_up_later_is_told_by_the_log_the_doctor_and_the_metrics() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let listen = free_port();
+    let admin = format!("[admin]\nlisten = \"{listen}\"");
+    let _daemon = workplace.daemon("relay", &config("", "topics = [\"orders.*\"]", &admin));
+    wait_until("a lane is owned", || log(&workplace, "relay").contains("lane acquired"));
+    let store = ["--store", "sqlite:app.db"];
+    let healthy = workplace.run(&[&["doctor"], &store[..]].concat());
+    assert!(!healthy.stdout.contains("no-route"), "{healthy:?}");
+    let message = ["enqueue", "--topic", "refunds.made", "--name", "n", "--payload", "{}"];
+    assert_eq!(workplace.run(&[&message[..], &store[..]].concat()).code, 0);
+    fill(&workplace, 41_000);
+    wait_until("the log says so", || {
+        let told = log(&workplace, "relay");
+        told.contains("no route reads this topic") && told.contains("refunds.made")
+    });
+    let sick = workplace.run(&[&["doctor"], &store[..]].concat());
+    assert!(sick.stdout.contains("no-route: 1 topic") && sick.stdout.contains("`refunds.made` (1)"), "{sick:?}");
+    assert!(workplace.run(&[&["status"], &store[..]].concat()).stdout.contains("`refunds.made` (1)"));
+    wait_until("the metric says so", || {
+        let text = get(listen, "/metrics", None).unwrap().1;
+        text.contains("postrider_outbox_unrouted{store=\"default\"} 1\n")
+    });
+}
+
 #[test]
 fn a_topic_that_no_route_reads_is_refused_at_the_start() {
     let workplace = Workplace::new();
@@ -205,8 +241,10 @@ fn a_topic_that_no_route_reads_is_refused_at_the_start() {
         let message = ["enqueue", "--store", "sqlite:app.db", "--topic", topic, "--name", "n", "--payload", "{}"];
         assert_eq!(workplace.run(&message).code, 0);
     };
-    enqueue("orders.placed");
     enqueue("refunds.made");
+    // However many came after it.
+    workplace.producer().enqueue(20, 5);
+    fill(&workplace, 41_000);
     let narrow = config("", "topics = [\"orders.*\"]", "");
     workplace.write("relay.toml", &narrow);
     let refused = workplace.run(&["run", "--config", "relay.toml"]);

@@ -1,6 +1,6 @@
 //! One message: where it is on every route, and what it waits for there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     Result,
@@ -16,6 +16,9 @@ use super::{DISCARDED, Finding, Obstacle, PASSED, in_words, obstacles};
 /// How many of the last acts of operators are looked at for one on the message.
 const ACTS_MAX: u32 = 1_000;
 
+/// From this age on an open transaction is named to whoever looks for a message that is not there.
+const OPEN_FOR_LONG: Duration = Duration::from_secs(1);
+
 /// Rows of one key that are looked at for its head.
 const LINE_ROWS_MAX: u32 = 100;
 
@@ -26,15 +29,15 @@ pub(super) async fn explain(
     overview: &Overview,
 ) -> Result<Vec<Finding>> {
     if trace.record.is_none() && trace.parked.is_empty() {
-        return Ok(vec![unknown(id)]);
+        return unknown(admin, id).await;
     }
     let mut findings = Vec::new();
-    let acts = match trace.passed.iter().any(|(_, passed)| *passed) {
+    let acts = match trace.passed.iter().any(|(_, passed)| *passed) || trace.parked.iter().any(ParkedRow::is_redriven) {
         true => admin.audit(ACTS_MAX).await?,
         false => Vec::new(),
     };
     for row in &trace.parked {
-        findings.extend(parked(admin, row, overview).await?);
+        findings.extend(parked(admin, row, overview, &acts).await?);
     }
     for (lane, passed) in &trace.passed {
         if trace.parked.iter().any(|row| row.route == lane.route) {
@@ -67,16 +70,29 @@ fn passed_by(route: &str, id: MessageId, acts: &[AuditEntry]) -> Finding {
     Finding::of(route, DISCARDED, format!("{} gave it up for good at {}{reason}", act.actor.name, act.at))
 }
 
-fn unknown(id: MessageId) -> Finding {
-    Finding {
+/// Not there, or not yet: whoever has a transaction open may have enqueued it.
+async fn unknown(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
+    let uncommitted = admin.uncommitted(OPEN_FOR_LONG).await?;
+    let mut findings = vec![Finding {
         route: None,
         code: "unknown",
         what: format!(
             "message {id} is not in the store: its transaction is still open or was rolled back, or it was delivered and \
              retention has removed it"
         ),
-        fix: Some("postrider doctor names transactions that have been open for long".to_owned()),
-    }
+        fix: Some(match uncommitted.iter().any(|found| found.code != "activity-hidden") {
+            true => "one of the transactions below may have it: it is delivered when that commits".to_owned(),
+            false => "postrider doctor names transactions that have been open for long".to_owned(),
+        }),
+    }];
+    findings.extend(uncommitted.into_iter().map(|found| Finding {
+        route: None,
+        // A store of somebody else may have codes that nobody here knows.
+        code: if found.code == "activity-hidden" { found.code } else { "open-transaction" },
+        what: format!("{}: {}", found.subject, found.detail),
+        fix: Some(found.fix),
+    }));
+    Ok(findings)
 }
 
 fn no_route(topic: &str, overview: &Overview) -> Finding {
@@ -124,7 +140,36 @@ fn about_itself(id: MessageId, obstacle: &Obstacle, route: &str) -> Finding {
     obstacle.finding(route)
 }
 
-async fn parked(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) -> Result<Vec<Finding>> {
+/// Who has put a row back, as far as the last acts tell, and what it was given up for.
+fn redriven(row: &ParkedRow, acts: &[AuditEntry]) -> Finding {
+    let id = row.envelope.id;
+    let here = |act: &&AuditEntry| {
+        act.action == "redrive"
+            && act.route().is_none_or(|route| route == &*row.route)
+            && act.message().is_none_or(|message| message == id)
+    };
+    let by = acts.iter().find(here).map_or_else(
+        || "an operator has put it back".to_owned(),
+        |act| {
+            let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            format!("{} has put it back at {}{reason}", act.actor.name, act.at)
+        },
+    );
+    let cause =
+        row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!("; it was given up for {code}: {detail}"));
+    Finding::of(
+        &row.route,
+        "redriven",
+        format!("{by}; it goes as soon as it is its turn, with a fresh count of attempts{cause}"),
+    )
+}
+
+async fn parked(
+    admin: &dyn StoreAdmin,
+    row: &ParkedRow,
+    overview: &Overview,
+    acts: &[AuditEntry],
+) -> Result<Vec<Finding>> {
     let route = &row.route;
     let id = row.envelope.id;
     let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
@@ -143,6 +188,7 @@ async fn parked(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) ->
                 )),
             ]);
         }
+        ParkedState::Scheduled | ParkedState::Retrying if row.is_redriven() => redriven(row, acts),
         ParkedState::Scheduled => {
             let wait =
                 row.due_in.map_or_else(|| "its time".to_owned(), |wait| format!("its time, in {}", in_words(wait)));

@@ -8,6 +8,7 @@
 mod message;
 mod obstacle;
 mod survey;
+mod topics;
 
 use std::{fmt, time::Duration};
 
@@ -16,7 +17,8 @@ use serde::Serialize;
 
 pub use self::{
     obstacle::{Obstacle, obstacles},
-    survey::survey,
+    survey::{survey, unrouted},
+    topics::Topics,
 };
 
 /// One reason, for one route.
@@ -33,7 +35,7 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 21] = [
+pub const CODES: [(&str, &str); 24] = [
     (
         "passed",
         "the route has passed it: delivered, unless somebody discarded it or the route did not read its topic then",
@@ -41,10 +43,12 @@ pub const CODES: [(&str, &str); 21] = [
     ("discarded", "an operator gave it up for good; by whom and why"),
     ("under-way", "nothing is wrong; it has not been its turn yet"),
     ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),
+    ("open-transaction", "a transaction is open that has written something: what it enqueued is seen by nobody yet"),
+    ("activity-hidden", "open transactions may be missed: the store hides from this role what others do"),
     ("no-route", "no route reads its topic"),
     ("no-relay", "no relay is alive on this store"),
     ("not-served", "relays are alive, but none has this route in its configuration"),
-    ("store-locked", "another connection keeps SQLite's only write lock"),
+    ("store-locked", "another connection keeps a lock that the relays wait for; on SQLite the only write lock"),
     ("unowned", "a lane has no owner at the moment"),
     (
         "silent",
@@ -58,6 +62,7 @@ pub const CODES: [(&str, &str); 21] = [
     ("standstill", "the relay says something that this program does not know: it is newer"),
     ("attempted", "a relay has it: it waits for an answer, or for its next attempt"),
     ("scheduled", "it waits for its time"),
+    ("redriven", "an operator has put it back; by whom, and what it was given up for"),
     ("retrying", "it was refused; how often, why, and when it goes again"),
     ("held", "it is held behind another message of its key, which is named"),
     ("dead", "it was given up and waits for an operator"),

@@ -5,13 +5,9 @@ use postrider_core::{
     admin::{CauseGroup, Overview, ParkedFilter, RouteStatus, StoreAdmin},
     doctor,
     parked::ParkedState,
-    topic::TopicFilter,
 };
 
-use super::{Finding, Obstacle, message::read_it, obstacles};
-
-/// Records that are looked at for topics that no route reads.
-const RECENT_RECORDS: u32 = 10_000;
+use super::{Finding, Obstacle, Topics, message::read_it, obstacles};
 
 /// Topics that are named; more would not help anybody.
 const TOPICS_SHOWN_MAX: usize = 3;
@@ -20,9 +16,12 @@ const TOPICS_SHOWN_MAX: usize = 3;
 /// alone, whatever its state: nobody misses it. What waits for its time is not wrong either, but needs somebody who has
 /// the route when that time comes, and so does what an operator may redrive.
 ///
+/// Topics that no route reads are looked for in the whole log. Whoever surveys a store more than once keeps `topics`: with
+/// those of the look before, only what has come since is looked at.
+///
 /// # Errors
 /// If the store cannot be read.
-pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<Finding>> {
+pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &mut Topics) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
     let blockage = if waiting.is_empty() { None } else { admin.blockage().await?.map(blocked) };
@@ -43,9 +42,8 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview) -> Result<Vec<F
         let groups = admin.dead_groups().await?;
         findings.extend(overview.routes.iter().filter_map(|route| given_up(route, &groups)));
     }
-    if overview.records > 0 {
-        findings.extend(unread(overview, &admin.recent_topics(RECENT_RECORDS).await?));
-    }
+    topics.look(admin).await?;
+    findings.extend(unrouted(&topics.unread(overview)));
     Ok(findings)
 }
 
@@ -104,13 +102,9 @@ fn given_up(route: &RouteStatus, groups: &[CauseGroup]) -> Option<Finding> {
     Some(Finding::of(&route.route, "dead", what).fix(fix))
 }
 
-/// Topics that messages have and no route reads: nobody will ever deliver them.
-fn unread(overview: &Overview, topics: &[(String, u64)]) -> Option<Finding> {
-    let live = overview.routes.iter().filter(|route| route.replay_of.is_none());
-    // What a newer version writes and this one cannot read is no reason to complain.
-    let filters: Vec<TopicFilter> = live.filter_map(|route| TopicFilter::new(route.topics.split(", ")).ok()).collect();
-    let unread: Vec<&(String, u64)> =
-        topics.iter().filter(|(topic, _)| !filters.iter().any(|filter| filter.matches(topic))).collect();
+/// Topics that messages have and no route reads, as [`Topics::unread`] tells them: nobody will ever deliver them.
+#[must_use]
+pub fn unrouted(unread: &[(String, u64)]) -> Option<Finding> {
     let (first, _) = unread.first()?;
     let mut named: Vec<String> =
         unread.iter().take(TOPICS_SHOWN_MAX).map(|(topic, records)| format!("`{topic}` ({records})")).collect();
@@ -121,7 +115,8 @@ fn unread(overview: &Overview, topics: &[(String, u64)]) -> Option<Finding> {
         route: None,
         code: "no-route",
         what: format!(
-            "no route reads the topic of some of the newest records, so nobody delivers them: {}",
+            "no route reads the topic of some messages, so nobody delivers them, and retention removes them when they are \
+             old enough: {}",
             named.join(", ")
         ),
         fix: Some(read_it(first)),

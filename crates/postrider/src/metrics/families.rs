@@ -85,8 +85,10 @@ pub(super) struct Families {
     pub(super) lanes_unowned: Family<OfRoute, Gauge>,
     pub(super) nodes: Family<OfStore, Gauge>,
     pub(super) log_records: Family<OfStore, Gauge>,
+    pub(super) unrouted: Family<OfStore, Gauge>,
     pub(super) horizon_age: Family<OfStore, Seconds>,
     pub(super) log_bytes: Family<OfStore, Gauge>,
+    pub(super) retention_lag: Family<OfStore, Seconds>,
     pub(super) clock_offset: Family<OfStore, Seconds>,
     pub(super) store_up: Family<OfStore, Gauge>,
     // This node's own lanes.
@@ -136,6 +138,11 @@ impl Families {
             lanes_unowned: add.plain("partitions_unowned", "Lanes of the route that no node owns"),
             nodes: add.plain("nodes", "Live nodes"),
             log_records: add.plain("log_records", "Records in the log, delivered ones included"),
+            unrouted: add.plain(
+                "outbox_unrouted",
+                "Messages on topics that no route reads, seen since this process has started, also those that retention has \
+                 removed since: nobody delivers them",
+            ),
             horizon_age: add.seconds(
                 "store_horizon_age",
                 "Age of the oldest transaction that retention and the cleaning of the server wait for (PostgreSQL)",
@@ -144,11 +151,20 @@ impl Families {
                 "store_retained_log",
                 "What the log takes on the disk with its indexes, delivered records included (PostgreSQL)",
             ),
+            retention_lag: add.seconds(
+                "retention_lag",
+                "How much longer than `keep_delivered` the oldest record is there; 0 if none is: a route that has not passed it, \
+                 or an open transaction, keeps it",
+            ),
             clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
             store_up: add.plain("store_up", "1 if the store could be read when these metrics were asked for"),
             in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),
             circuit_open: add.plain("circuit_open", "1 while the destination takes nothing and this node waits"),
-            enqueued: add.plain("outbox_enqueued", "Records read from the log by this node"),
+            enqueued: add.plain(
+                "outbox_enqueued",
+                "Records read from the log by this node; one that is read again, since its lane changed hands before it was settled, \
+                 counts again",
+            ),
             attempts: add.plain("delivery_attempts", "Outcomes of publishes, by outcome and cause"),
             delivered: add.plain("delivered", "Messages that a destination has for good"),
             dead_lettered: add.plain("dead_lettered", "Messages given up, by cause"),
@@ -182,6 +198,17 @@ impl Families {
             &self.route_paused,
             &self.lanes_unowned,
         ] {
+            family.remove(route);
+        }
+    }
+    /// What was counted of a route by this node, when nobody will count it any more.
+    pub(super) fn forget_counted(&self, route: &OfRoute) {
+        self.in_flight.remove(route);
+        self.circuit_open.remove(route);
+        for family in [&self.enqueued, &self.delivered, &self.takeovers, &self.stale_epoch_rejections] {
+            family.remove(route);
+        }
+        for family in [&self.delivery_duration, &self.delivery_latency, &self.claim_duration, &self.settle_duration] {
             family.remove(route);
         }
     }

@@ -94,6 +94,7 @@ impl Metrics {
             store: name.to_owned(),
             lanes: Mutex::default(),
             shown: Mutex::default(),
+            counted: Mutex::default(),
         }
     }
 
@@ -152,6 +153,17 @@ pub struct StoreMetrics {
     lanes: Mutex<BTreeMap<LaneId, OwnLane>>,
     /// What was last shown of the store.
     shown: Mutex<Shown>,
+    /// The series that were counted of each route.
+    counted: Mutex<BTreeMap<String, Counted>>,
+}
+
+/// The series of one route whose labels are not known beforehand.
+#[derive(Debug, Default)]
+struct Counted {
+    attempts: BTreeSet<(&'static str, String)>,
+    dead: BTreeSet<String>,
+    /// The route was not in the store when it was last looked at.
+    gone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -177,6 +189,7 @@ impl StoreMetrics {
         for gone in shown.routes.difference(&routes) {
             families.forget_route(&self.of_route(gone));
         }
+        self.forget_counted(&routes);
         shown.routes = routes;
         for (route, cause) in std::mem::take(&mut shown.dead) {
             families.dead_letters.remove(&self.of_cause(&route, &cause));
@@ -209,6 +222,40 @@ impl StoreMetrics {
             standstill.get_or_create(&self.of_cause(&route, finding.code)).set(1);
             shown.findings.insert((route, finding.code.to_owned()));
         }
+    }
+
+    /// What was counted of a replay that has ended, or of a route that was forgotten, is rendered once more and then goes:
+    /// every replay has a name of its own, so that they would pile up.
+    fn forget_counted(&self, routes: &BTreeSet<String>) {
+        lock(&self.counted).retain(|route, counted| {
+            let was_gone = std::mem::replace(&mut counted.gone, !routes.contains(route));
+            if !(was_gone && counted.gone) {
+                return true;
+            }
+            let families = &self.shared.families;
+            families.forget_counted(&self.of_route(route));
+            for (outcome, cause) in &counted.attempts {
+                families.attempts.remove(&self.attempt(route, outcome, cause));
+            }
+            for cause in &counted.dead {
+                families.dead_lettered.remove(&self.of_cause(route, cause));
+            }
+            false
+        });
+    }
+
+    /// Shows how much longer than it is to be kept the oldest record is there. `None`: records are kept forever.
+    pub fn show_retention(&self, vitals: &Vitals, keep: Option<Duration>) {
+        if let (Some(age), Some(keep)) = (vitals.oldest_record_age, keep) {
+            let lag = age.saturating_sub(keep).as_secs_f64();
+            self.shared.families.retention_lag.get_or_create(&self.of_store()).set(lag);
+        }
+    }
+
+    /// Shows how many messages are on topics that no route reads.
+    pub fn show_unrouted(&self, unread: &[(String, u64)]) {
+        let messages = unread.iter().map(|(_, messages)| messages).sum();
+        self.shared.families.unrouted.get_or_create(&self.of_store()).set(signed(messages));
     }
 
     /// Shows how the database is doing; what a store does not tell is not shown.
@@ -256,6 +303,7 @@ impl StoreMetrics {
 
     /// Changes what is known of an own lane, and shows its route.
     fn own(&self, lane: &LaneId, change: impl FnOnce(&mut BTreeMap<LaneId, OwnLane>)) {
+        self.note_route(lane);
         let mut lanes = lock(&self.lanes);
         change(&mut lanes);
         let of_route = || lanes.iter().filter(|(other, _)| other.route == lane.route).map(|(_, own)| own);
@@ -263,6 +311,14 @@ impl StoreMetrics {
         let labels = self.of_route(&lane.route);
         self.shared.families.in_flight.get_or_create(&labels).set(in_flight);
         self.shared.families.circuit_open.get_or_create(&labels).set(i64::from(open));
+    }
+
+    /// Remembers that something is counted of the route. Mostly it is known already.
+    fn note_route(&self, lane: &LaneId) {
+        let mut counted = lock(&self.counted);
+        if !counted.contains_key(&*lane.route) {
+            counted.insert(lane.route.to_string(), Counted::default());
+        }
     }
 
     fn published(&self, lane: &LaneId, outcomes: &[Outcome], enqueued_at: &[Timestamp], took: Duration) {
@@ -291,9 +347,14 @@ impl StoreMetrics {
     }
 
     fn attempts(&self, lane: &LaneId, outcome: &Outcome, cause: &str, count: u64) {
-        let (store, route, cause) = (self.store.clone(), lane.route.to_string(), cause.to_owned());
-        let labels = Attempt { store, route, outcome: outcome.name(), cause };
-        self.shared.families.attempts.get_or_create(&labels).inc_by(count);
+        let mut counted = lock(&self.counted);
+        let series = &mut counted.entry(lane.route.to_string()).or_default().attempts;
+        series.insert((outcome.name(), cause.to_owned()));
+        self.shared.families.attempts.get_or_create(&self.attempt(&lane.route, outcome.name(), cause)).inc_by(count);
+    }
+
+    fn attempt(&self, route: &str, outcome: &'static str, cause: &str) -> Attempt {
+        Attempt { store: self.store.clone(), route: route.to_owned(), outcome, cause: cause.to_owned() }
     }
 
     fn of_store(&self) -> OfStore {
@@ -334,6 +395,8 @@ impl Observer for StoreMetrics {
                 self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = false);
             }
             Event::Dead { lane, cause, .. } => {
+                let mut counted = lock(&self.counted);
+                counted.entry(lane.route.to_string()).or_default().dead.insert(cause.code().to_owned());
                 families.dead_lettered.get_or_create(&self.of_cause(&lane.route, cause.code())).inc();
             }
             Event::StoreFailed { operation, .. } => {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     Error,
     admin::{Actor, CauseGroup, LaneStatus, Overview, ParkedCounts, RouteStatus, Vitals},
+    envelope::MessageId,
     lease::{Epoch, LaneId},
     parked::Cause,
     time::Timestamp,
@@ -213,6 +214,58 @@ fn a_store_that_tells_nothing_of_its_database_has_no_such_metrics() {
     let metrics = shop();
     metrics.show_vitals(&Vitals::default());
     assert_eq!((value(&metrics, bytes), value(&metrics, age)), (None, None));
-    metrics.show_vitals(&Vitals { horizon_age: Some(Duration::from_secs(61)), log_bytes: Some(4096) });
+    metrics.show_vitals(&Vitals {
+        horizon_age: Some(Duration::from_secs(61)),
+        log_bytes: Some(4096),
+        ..Vitals::default()
+    });
     assert_eq!((value(&metrics, bytes), value(&metrics, age)), (Some(4096.0), Some(61.0)));
+}
+
+#[test]
+fn what_was_counted_of_a_replay_goes_when_it_has_ended() {
+    let metrics = shop();
+    let replay = LaneId { route: "billing#replay-1".into(), number: 0 };
+    let status = RouteStatus { route: "billing#replay-1".into(), replay_of: Some("billing".into()), ..billing() };
+    let counted = || {
+        let text = Metrics(Arc::clone(&metrics.shared)).render();
+        text.lines().filter(|line| line.contains("route=\"billing#replay-1\"")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    metrics.observe(&Event::LaneAcquired { lane: &replay, epoch: Epoch(1) });
+    metrics.progress(&replay, &Progress::Read { records: 3, took: Duration::ZERO });
+    metrics.progress(&replay, &Progress::Settled { took: Duration::ZERO });
+    let outcomes = [Outcome::Durable, Outcome::Rejected(Cause::new("too-large", "10 MB"))];
+    let enqueued_at = [Timestamp::now(), Timestamp::now()];
+    metrics.progress(
+        &replay,
+        &Progress::Published { outcomes: &outcomes, enqueued_at: &enqueued_at, took: Duration::ZERO },
+    );
+    let (id, cause) = (MessageId::generate(), Cause::new("too-large", "10 MB"));
+    metrics.observe(&Event::Dead { lane: &replay, id, attempts: 1, cause: &cause, blocks: false });
+    publish(&metrics, &[Outcome::Durable]);
+    metrics.show(&overview(vec![billing(), status]), &[]);
+    metrics.observe(&Event::LaneEnded { lane: &replay, how: "finished" });
+    assert!(!counted().is_empty());
+    metrics.show(&overview(vec![billing()]), &[]);
+    assert!(!counted().is_empty(), "its last counts are shown once more");
+    metrics.show(&overview(vec![billing()]), &[]);
+    assert_eq!(counted(), [""; 0]);
+    assert_eq!(
+        value(&metrics, "postrider_delivered_total{store=\"shop\",route=\"billing\"}"),
+        Some(1.0),
+        "others stay"
+    );
+}
+
+#[test]
+fn retention_is_behind_by_what_the_oldest_record_is_too_old() {
+    let metrics = shop();
+    let lag = || value(&metrics, "postrider_retention_lag_seconds{store=\"shop\"}");
+    let of_age = |seconds| Vitals { oldest_record_age: Some(Duration::from_secs(seconds)), ..Vitals::default() };
+    metrics.show_retention(&of_age(90), None);
+    assert_eq!(lag(), None, "what is kept forever is never late");
+    for (age, expected) in [(30, 0.0), (90, 30.0)] {
+        metrics.show_retention(&of_age(age), Some(Duration::from_secs(60)));
+        assert_eq!(lag(), Some(expected), "{age}");
+    }
 }

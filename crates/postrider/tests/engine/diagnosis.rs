@@ -4,8 +4,14 @@ use std::time::{Duration, Instant};
 
 use postrider::{
     Envelope, MessageId, Outcome, Route,
-    core::{admin::Actor, retry::RetryPolicy, standstill::Reason, time::Timestamp},
-    diagnosis::{Finding, survey, why},
+    core::{
+        admin::{Actor, ParkedFilter},
+        retry::RetryPolicy,
+        standstill::Reason,
+        time::Timestamp,
+    },
+    diagnosis::{Finding, Topics, survey, why},
+    relay::OnDead,
 };
 
 use crate::support::{Broker, Place, Running, Stuck, cause, message, retries, route, until};
@@ -22,6 +28,7 @@ on_every_store!(
     a_scheduled_message_says_when,
     a_refused_message_says_how_often_and_why,
     a_dead_message_and_those_behind_it_are_told_apart,
+    a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for,
     a_message_without_an_answer_is_named,
     a_survey_names_what_is_refused_given_up_and_unread,
     a_store_where_all_is_well_has_nothing_in_its_survey,
@@ -189,10 +196,37 @@ async fn a_message_without_an_answer_is_named(place: Place) {
     relay.crash().await;
 }
 
+async fn a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for(place: Place) {
+    // Once as the head of its key, which is held, and once beside a key that has gone on.
+    for (name, on_dead) in [("hold", OnDead::Hold), ("continue", OnDead::Continue)] {
+        let broker = Broker::new();
+        broker.reject(&["a1"]);
+        let envelope = Envelope { attempts_max: Some(1), ..message("a1") };
+        let id = envelope.id;
+        place.commit(vec![envelope]);
+        let relay = Running::start(&place.log, [route(name, &broker).on_dead(on_dead)]);
+        let of_route = async |code: &str| {
+            found(&place, id).await.into_iter().find(|found| found.route.as_deref() == Some(name) && found.code == code)
+        };
+        until("it is given up", async || of_route("dead").await.is_some()).await;
+        relay.drained().await;
+        let filter = ParkedFilter { route: Some(name.to_owned()), ..ParkedFilter::default() };
+        let actor = Actor { name: "anna".to_owned(), reason: Some("mended".to_owned()) };
+        assert!(place.admin.redrive(&filter, &actor).await.unwrap() >= 1);
+        let back = of_route("redriven").await.expect("it is said that it was put back");
+        assert!(back.what.starts_with("anna has put it back at ") && back.what.contains(": mended;"), "{back:?}");
+        assert!(back.what.contains("it was given up for refused: "), "{back:?}");
+        for wrong in ["scheduled", "retrying"] {
+            assert_eq!(of_route(wrong).await, None, "{name}");
+        }
+        assert!(of_route("no-relay").await.is_some(), "what keeps it from going on is said as well");
+    }
+}
+
 /// Code and sentence of everything that a survey finds.
 async fn surveyed(place: &Place) -> Vec<String> {
     let overview = place.admin.overview().await.unwrap();
-    let found = survey(&*place.admin, &overview).await.unwrap();
+    let found = survey(&*place.admin, &overview, &mut Topics::default()).await.unwrap();
     found.iter().map(|finding| format!("{}: {finding}", finding.code)).collect()
 }
 

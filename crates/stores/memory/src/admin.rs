@@ -6,9 +6,9 @@ use postrider_core::{
     BoxFuture, Error, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
-        ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin,
+        ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin, Vitals,
     },
-    browse::{LogRecord, RecordFilter, RecordPage},
+    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Severity, Thresholds},
     enlist::Batch,
     envelope::{Envelope, MessageId},
@@ -59,8 +59,12 @@ impl StoreAdmin for MemoryStore {
         Box::pin(async move { Ok(self.transact(|state, now| state.message(id, now))) })
     }
 
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        Box::pin(async move { Ok(self.transact(|state, _| state.records.recent_topics(newest))) })
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        Box::pin(async move { Ok(self.transact(|state, now| state.vitals(now))) })
+    }
+
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
+        Box::pin(async move { Ok(self.transact(|state, _| state.topics(after, limit))) })
     }
 
     fn records<'a>(
@@ -305,6 +309,16 @@ impl State {
             passed,
             parked: self.matching(&of_message).map(|found| shown(found, now)).collect(),
         }
+    }
+
+    fn vitals(&self, now: Timestamp) -> Vitals {
+        let oldest = self.records.in_order(None, false).next().map(|(_, record)| now.since(record.enqueued_at));
+        Vitals { oldest_record_age: Some(oldest.unwrap_or_default()), ..Vitals::default() }
+    }
+
+    fn topics(&self, after: Option<u64>, limit: u32) -> TopicPage {
+        let stretch = self.records.in_order(after, false).take(limit as usize);
+        TopicPage::of_counts(stretch.map(|(number, record)| (record.envelope.topic.to_string(), 1, number)), limit)
     }
 
     fn browse(&self, filter: &RecordFilter, after: Option<u64>, limit: u32) -> RecordPage {

@@ -8,7 +8,7 @@
 //! it can be appended to.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -71,16 +71,6 @@ pub(crate) struct Selection<'a> {
 }
 
 impl Records {
-    /// The topics of the last `newest` records, and how many of them have each.
-    pub(crate) fn recent_topics(&self, newest: u32) -> Vec<(String, u64)> {
-        let mut topics = BTreeMap::<String, u64>::new();
-        let backwards = self.segments.iter().rev().flat_map(|segment| segment.records.iter().rev());
-        for record in backwards.take(newest as usize) {
-            *topics.entry(record.envelope.topic.to_string()).or_default() += 1;
-        }
-        topics.into_iter().collect()
-    }
-
     /// Appends what one transaction has enqueued.
     pub(crate) fn append(&mut self, enqueued: Vec<(Envelope, Timestamp)>) {
         for (mut envelope, enqueued_at) in enqueued {

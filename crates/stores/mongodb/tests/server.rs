@@ -644,3 +644,20 @@ async fn a_message_as_large_as_a_document_can_be_parked() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_still_open_is_named_with_where_it_comes_from() {
+    let place = Place::new().await;
+    let store = place.store();
+    let mut session = place.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    session.append(&place.names, Limits::default().check(vec![named("open")])).await.unwrap();
+    let found = store.uncommitted(Duration::ZERO).await.unwrap();
+    // Other tests may have some open as well.
+    assert!(found.iter().any(|finding| finding.subject.contains("127.0.0.1")), "{found:?}");
+    for finding in &found {
+        assert_eq!(finding.code, "open-transaction", "{finding:?}");
+        assert!(finding.detail.contains("has been open for"), "{finding:?}");
+    }
+    session.abort_transaction().await.unwrap();
+}

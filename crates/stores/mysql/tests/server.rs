@@ -300,9 +300,49 @@ async fn a_doctor_finds_a_transaction_that_is_open_for_long() {
     let thresholds =
         postrider_core::doctor::Thresholds { transaction_age: Duration::from_secs(1), ..Default::default() };
     let subject = format!("connection {}", connection.id());
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(120);
     while !place.store().doctor(thresholds).await.unwrap().iter().any(|finding| finding.subject == subject) {
         assert!(std::time::Instant::now() < deadline, "an open transaction is found once it is old");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    // Only the oldest are named; those of other tests end, and this one becomes the oldest.
+    let found = loop {
+        let uncommitted = place.store().uncommitted(Duration::from_secs(1)).await.unwrap();
+        if let Some(found) = uncommitted.into_iter().find(|finding| finding.subject == subject) {
+            break found;
+        }
+        assert!(std::time::Instant::now() < deadline, "it has written");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    assert!(found.detail.contains("until it commits") && found.fix.contains("KILL"), "{found:?}");
+}
+
+/// A settlement that waits for a row is a relay that stands still: whoever has the lock is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
+    let place = Place::new().await;
+    let table = format!("{}counter", place.prefix());
+    assert_eq!(place.store().blockage().await.unwrap(), None);
+    let (mut holder, mut waiter) = (connect().await, connect().await);
+    holder.query_drop("BEGIN").await.unwrap();
+    holder.query_drop(format!("UPDATE {table} SET value = value + 1")).await.unwrap();
+    waiter.query_drop("SET SESSION innodb_lock_wait_timeout = 600").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.query_drop(format!("UPDATE {table} SET value = value")).await });
+    // The server answers such questions from a copy that it makes anew only if nobody has asked for a tenth of a second.
+    let blockage = async |is_there: bool| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(120);
+        loop {
+            let found = place.store().blockage().await.unwrap();
+            if found.is_some() == is_there {
+                return found;
+            }
+            assert!(std::time::Instant::now() < deadline, "{found:?}");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let found = blockage(true).await.unwrap();
+    assert_eq!((found.code, found.subject), ("store-locked", format!("connection {}", holder.id())));
+    holder.query_drop("ROLLBACK").await.unwrap();
+    waiting.await.unwrap().unwrap();
+    blockage(false).await;
 }

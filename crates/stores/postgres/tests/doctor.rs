@@ -111,6 +111,15 @@ async fn whoever_holds_something_back_is_named() {
     assert!(prepared.fix.contains("ROLLBACK PREPARED 'it''s mine'"), "{prepared:?}");
     assert!(of(&found, "idle-replication-slot").fix.contains("pg_drop_replication_slot('left_behind')"));
 
+    let written = store.uncommitted(Duration::ZERO).await.unwrap();
+    let subjects: Vec<&str> = written.iter().map(|finding| finding.subject.as_str()).collect();
+    assert_eq!(
+        subjects,
+        [format!("pid {writer_pid}").as_str(), "gid it's mine"],
+        "a reader cannot have enqueued anything"
+    );
+    assert!(written[0].detail.contains("until it commits"), "{written:?}");
+
     let vitals = store.vitals().await.unwrap();
     assert!(vitals.horizon_age > Some(Duration::ZERO), "the oldest of them: {vitals:?}");
     assert!(vitals.log_bytes > Some(0), "{vitals:?}");
@@ -199,4 +208,34 @@ async fn a_pooler_in_between_is_noticed() {
     let found = findings(&store, Thresholds::default()).await;
     assert_eq!(codes(&found), ["pooler", "listen-broken"]);
     assert_eq!(found[0].severity, Severity::Error);
+}
+
+/// A settlement that waits for a row is a relay that stands still: whoever has the lock is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    assert_eq!(store.blockage().await.unwrap(), None);
+    let (holder, waiter) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    holder.batch_execute("BEGIN; LOCK TABLE postrider.lane IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let waiting = tokio::spawn(async move { waiter.batch_execute("UPDATE postrider.lane SET epoch = epoch").await });
+    let deadline = std::time::Instant::now() + Duration::from_secs(120);
+    let found = loop {
+        if let Some(found) = store.blockage().await.unwrap() {
+            break found;
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody was named");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!((found.code, found.subject), ("store-locked", format!("pid {pid}")));
+    assert!(
+        found.detail.contains("idle in transaction") && found.fix.contains("pg_terminate_backend"),
+        "{}",
+        found.detail
+    );
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(store.blockage().await.unwrap(), None);
 }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::{Actor, Hindrance, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, Undelivered},
+    browse::TopicPage,
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
     lease::{Node, NodeId, ReplayFilter, RouteSpec},
@@ -123,21 +124,34 @@ pub async fn a_node_says_why_its_lanes_stand_still(store: Arc<dyn Fixture>) {
     assert_eq!(overview(&*store).await.nodes[0].standstills, []);
 }
 
-/// The topics in use are known, also those that no route reads.
-pub async fn the_newest_records_tell_their_topics(store: Arc<dyn Fixture>) {
-    assert_eq!(store.admin().recent_topics(10).await.expect("topics"), [], "an empty log has none");
+/// The topics in use are known, also those that no route reads: a walk from the oldest record to the newest leaves none out
+/// and counts none twice, and one that goes on later sees what came in between.
+pub async fn the_log_tells_its_topics_a_stretch_at_a_time(store: Arc<dyn Fixture>) {
+    let topics = |after, limit| {
+        let store = Arc::clone(&store);
+        async move { store.admin().topics(after, limit).await.expect("topics") }
+    };
+    assert_eq!(topics(None, 10).await, TopicPage::default(), "an empty log has none");
     let of = |topic: &str| Envelope::new(topic, "n", "");
     store.commit(vec![of("old")]).await;
     store.commit(vec![of("b"), of("a.x"), of("b")]).await;
-    let topics = |newest| {
-        let store = Arc::clone(&store);
-        async move { store.admin().recent_topics(newest).await.expect("topics") }
+    let counted = |page: &TopicPage| {
+        let topics: Vec<String> = page.topics.iter().map(|(topic, records)| format!("{topic} {records}")).collect();
+        topics.join(", ")
     };
-    let counted = |topics: Vec<(String, u64)>| topics.into_iter().map(|(topic, n)| format!("{topic} {n}")).collect();
-    let all: Vec<String> = counted(topics(10).await);
-    assert_eq!(all, ["a.x 1", "b 2", "old 1"], "by topic, with their counts");
-    let newest: Vec<String> = counted(topics(3).await);
-    assert_eq!(newest, ["a.x 1", "b 2"], "no more records than asked for, the newest");
+    let whole = topics(None, 10).await;
+    assert_eq!((counted(&whole).as_str(), whole.next), ("a.x 1, b 2, old 1", None), "by topic, with their counts");
+    let first = topics(None, 2).await;
+    assert!(counted(&first).contains("old 1") && first.topics.len() == 2, "the oldest: {first:?}");
+    let second = topics(Some(first.next.expect("more")), 2).await;
+    let mut both = first.topics.clone();
+    both.extend(second.topics.clone());
+    assert_eq!(both.iter().map(|(_, records)| records).sum::<u64>(), 4, "{both:?}");
+    assert!(both.iter().any(|(topic, _)| topic == "a.x"), "{both:?}");
+    let end = second.next.expect("a full stretch does not know that it is the last");
+    assert_eq!(topics(Some(end), 2).await, TopicPage::default(), "nothing more yet");
+    store.commit(vec![of("new")]).await;
+    assert_eq!(counted(&topics(Some(end), 2).await), "new 1", "only what is new");
 }
 
 /// Who has no transaction enqueues all the same: in one of the store's own, in the order given, with an audit entry if it is
@@ -266,7 +280,9 @@ pub async fn a_blocking_dead_is_redriven_as_the_head(store: Arc<dyn Fixture>) {
         [(head.id, 0), (next.id, 0)],
         "a redriven blocking dead stays the head of its line, due now, with no attempts counted"
     );
-    assert_eq!(parked(&*store, &ParkedFilter::default()).await[0].state, ParkedState::Retrying);
+    let rows = parked(&*store, &ParkedFilter::default()).await;
+    assert_eq!((rows[0].state, rows[0].is_redriven()), (ParkedState::Retrying, true), "and is known to be redriven");
+    assert!(rows[0].cause.is_some() && !rows[1].is_redriven(), "with the cause that it was given up for");
 }
 
 /// Redriving a dead row whose key has gone on: it is scheduled for now, and goes behind what its key has.
@@ -281,7 +297,18 @@ pub async fn a_released_dead_is_redriven_behind_its_key(store: Arc<dyn Fixture>)
     assert_eq!(timed, [(released.id, 0)], "it comes as a timed row, due now, with a fresh count of attempts");
     assert!(page.lines.is_empty(), "it must not become the head of its key's line: that key has gone on");
     let rows = parked(&*store, &filter).await;
-    assert_eq!(rows[0].state, ParkedState::Scheduled);
+    assert_eq!((rows[0].state, rows[0].is_redriven()), (ParkedState::Scheduled, true), "{rows:?}");
+}
+
+/// How long retention has kept the oldest record is told by the store's clock.
+pub async fn the_age_of_the_oldest_record_is_told(store: Arc<dyn Fixture>) {
+    let age = async || store.admin().vitals().await.expect("vitals").oldest_record_age;
+    assert_eq!(age().await, Some(Duration::ZERO), "an empty log has no old records");
+    store.commit(vec![keyless()]).await;
+    store.pass(LONGER).await;
+    store.commit(vec![keyless()]).await;
+    let age = age().await.expect("every store knows its records");
+    assert!(age >= LONGER && age < HOUR, "the age of the oldest: {age:?}");
 }
 
 /// Redriving looks at the filter, and at dead rows only.

@@ -104,7 +104,7 @@ macro_rules! store_conformance {
                 pending_counts_every_lane
                 the_overview_shows_what_there_is
                 a_node_says_why_its_lanes_stand_still
-                the_newest_records_tell_their_topics
+                the_log_tells_its_topics_a_stretch_at_a_time
                 parked_rows_are_filtered
                 parked_rows_are_paged
                 a_listed_row_says_how_it_stands
@@ -112,6 +112,7 @@ macro_rules! store_conformance {
                 a_message_can_be_traced
                 a_blocking_dead_is_redriven_as_the_head
                 a_released_dead_is_redriven_behind_its_key
+                the_age_of_the_oldest_record_is_told
                 a_redrive_leaves_others_alone
                 a_discard_frees_the_line
                 work_can_be_cut_into_slices

@@ -40,7 +40,7 @@ pub(super) async fn run(one: &One) -> Outcome {
     };
     let mut steps = steps(&trace, overview.at);
     let audit = admin.audit(AUDIT_MAX).await?;
-    steps.extend(audit.into_iter().filter(|entry| is_about(entry, &trace)).map(acted));
+    steps.extend(audit.into_iter().filter_map(|entry| Some((is_about(&entry, &trace)?, entry))).map(acted));
     // What has no time stands behind what has.
     steps.sort_by_key(|step| (step.at.is_none(), step.at));
     let findings = diagnosis::why(&*admin, one.id).await?;
@@ -100,6 +100,7 @@ fn steps(trace: &MessageTrace, now: Timestamp) -> Vec<Step> {
     steps
 }
 
+/// What a redriven row was given up for is still known; when, is when it was parked.
 fn parked(row: &ParkedRow, now: Timestamp) -> Step {
     let tries = match row.attempts {
         0 => String::new(),
@@ -107,43 +108,71 @@ fn parked(row: &ParkedRow, now: Timestamp) -> Step {
         attempts => format!("after {attempts} attempts"),
     };
     let cause = row.cause.as_ref().map(|(code, detail)| format!("{code}: {detail}"));
-    let detail: Vec<String> = [Some(tries).filter(|text| !text.is_empty()), cause].into_iter().flatten().collect();
+    let back = row.is_redriven().then(|| "it was put back since, and waits for its turn".to_owned());
+    let detail: Vec<String> =
+        [Some(tries).filter(|text| !text.is_empty()), cause, back].into_iter().flatten().collect();
     Step {
         at: Some(now.saturating_sub(row.age)),
         route: Some(row.route.to_string()),
-        what: row.state.name(),
+        what: if row.is_redriven() { "dead" } else { row.state.name() },
         detail: detail.join("; "),
     }
 }
 
-/// Whether an operator's act names the message, or everything of its key or route.
-fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> bool {
-    let since = trace.record.as_ref().map(|(_, at)| *at);
-    if since.is_some_and(|since| entry.at < since) {
-        return false;
-    }
-    let envelope =
-        trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope));
-    let Some(envelope) = envelope else { return false };
-    if let Some(id) = entry.message() {
-        return id == envelope.id;
-    }
-    let of_route = |name: &str| entry.subject == name || entry.route() == Some(name);
-    let mut routes =
-        trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
-    envelope.key.as_ref().is_some_and(|key| entry.says(&format!("key {key}"))) || routes.any(of_route)
+/// How sure it is that an act was about the message.
+enum About {
+    /// It names the message, its key, or the whole route.
+    This,
+    /// It was done to several messages of the route, and the store does not keep which.
+    Perhaps,
 }
 
-fn acted(entry: AuditEntry) -> Step {
-    let what = match entry.action.as_str() {
-        "redrive" => "redriven",
-        "discard" => "discarded",
-        "pause" => "paused",
-        "resume" => "resumed",
-        "replay" => "replayed",
+/// Whether an operator's act names the message, or everything of its key or route.
+fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> Option<About> {
+    let since = trace.record.as_ref().map(|(_, at)| *at);
+    if since.is_some_and(|since| entry.at < since) {
+        return None;
+    }
+    let envelope =
+        trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope))?;
+    if let Some(id) = entry.message() {
+        return (id == envelope.id).then_some(About::This);
+    }
+    let of_route = |name: &str| entry.subject == name || entry.route().is_none_or(|route| route == name);
+    let mut routes =
+        trace.passed.iter().map(|(lane, _)| &*lane.route).chain(trace.parked.iter().map(|row| &*row.route));
+    let of_key = entry.said_of("key").map(|key| envelope.key.as_ref().is_some_and(|own| own.as_str() == key));
+    match entry.action.as_str() {
+        // Rows were chosen by what they were then: their state, their cause. Whether this was one of them is known while it
+        // still waits.
+        "redrive" | "discard" => {
+            let chosen = routes.any(of_route) && of_key != Some(false);
+            let certain = of_key == Some(true)
+                || entry.action == "redrive"
+                    && trace.parked.iter().any(|row| row.is_redriven() && of_route(&row.route));
+            chosen.then_some(if certain { About::This } else { About::Perhaps })
+        }
+        _ => {
+            let named = |name: &str| entry.subject == name || entry.route() == Some(name);
+            (of_key == Some(true) || routes.any(named)).then_some(About::This)
+        }
+    }
+}
+
+fn acted((about, entry): (About, AuditEntry)) -> Step {
+    let what = match (entry.action.as_str(), &about) {
+        ("redrive", About::This) => "redriven",
+        ("discard", About::This) => "discarded",
+        ("pause", _) => "paused",
+        ("resume", _) => "resumed",
+        ("replay", _) => "replayed",
         _ => "operator",
     };
+    let perhaps = match about {
+        About::This => "",
+        About::Perhaps => "; whether this message was among them is not kept",
+    };
     let reason = entry.actor.reason.map_or_else(String::new, |reason| format!(": {reason}"));
-    let detail = format!("{} {} by {}{reason}", entry.action, entry.subject, entry.actor.name);
+    let detail = format!("{} {} by {}{reason}{perhaps}", entry.action, entry.subject, entry.actor.name);
     Step { at: Some(entry.at), route: None, what, detail }
 }

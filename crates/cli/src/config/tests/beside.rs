@@ -1,18 +1,25 @@
 //! What is said beside the file: in the environment and on the command line.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, fs};
 
 use super::*;
-use crate::config::show::{self, Origin};
+use crate::config::{
+    secret::Place,
+    show::{self, Origin},
+};
 
 const TWO: &str = "[store]\nurl = \"sqlite:app.db\"\n[[route]]\nname = \"billing\"\ntransport = \"stdout\"\nrate = 5\n\
                    [[route]]\nname = \"audit.log-2\"\ntransport = \"discard\"\n";
 
 fn with(text: &str, environment: &[(&str, &str)], set: &[&str]) -> Result<Loaded, String> {
+    load(text, environment, set, false)
+}
+
+fn load(text: &str, environment: &[(&str, &str)], set: &[&str], look_up: bool) -> Result<Loaded, String> {
     let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let set: Vec<String> = set.iter().map(|given| (*given).to_owned()).collect();
     let overrides = Overrides::gather(environment, &set)?;
-    parse(text, &overrides, false)
+    parse(text, &overrides, look_up)
         .map_err(|problems| Problems { file: "p.toml", problems: &problems }.to_string().trim_start().to_owned())
 }
 
@@ -123,9 +130,13 @@ fn the_database_url_counts_if_nothing_else_says_where_the_store_is() {
     assert_eq!(loaded.config.stores[0].find().unwrap().1.path, "//u:canary@localhost/d");
     let text = show::as_text("p.toml", &loaded.shown);
     assert!(text.contains("# env DATABASE_URL") && !text.contains("canary"), "{text}");
-    assert_eq!(with(TWO, &url, &[]).unwrap().config.stores[0].url, "sqlite:app.db", "the file has one");
+    assert_eq!(
+        with(TWO, &url, &[]).unwrap().config.stores[0].url,
+        Place::Value("sqlite:app.db".into()),
+        "the file has one"
+    );
     let both = [url[0], ("POSTRIDER__STORE__URL", "sqlite:other.db")];
-    assert_eq!(with(without, &both, &[]).unwrap().config.stores[0].url, "sqlite:other.db");
+    assert_eq!(with(without, &both, &[]).unwrap().config.stores[0].url, Place::Value("sqlite:other.db".into()));
     assert!(refused(without, &[("DATABASE_URL", "")], &[]).contains("`store` missing"));
     assert!(
         refused(without, &[("DATABASE_URL", "oracle://x")], &[]).starts_with("env DATABASE_URL: `store.url` `oracle:`")
@@ -138,7 +149,7 @@ fn an_override_of_one_of_several_stores_names_it() {
                    store = \"shop\"\ntransport = \"discard\"\n[[route]]\nname = \"b\"\nstore = \"stock\"\ntransport = \"discard\"\n";
     let set = [("POSTRIDER__STORE__STOCK__URL", "sqlite:b"), ("DATABASE_URL", "sqlite:c")];
     let loaded = with(several, &set, &[]).unwrap();
-    let urls: Vec<&str> = loaded.config.stores.iter().map(|store| store.url.as_str()).collect();
+    let urls: Vec<String> = loaded.config.stores.iter().map(|store| store.url.get().unwrap()).collect();
     assert_eq!(urls, ["sqlite:a", "sqlite:b"]);
     let read_again: toml::Table = show::as_text("p.toml", &loaded.shown).parse().unwrap();
     assert_eq!(read_again["store"][1]["url"].as_str(), Some("sqlite:b"));
@@ -160,4 +171,58 @@ fn programs_get_every_value_with_its_origin() {
     assert_eq!(of("route.lanes", Some("audit.log-2"))["origin"]["kind"], "default");
     assert_eq!(of("relay.name", None)["origin"]["kind"], "flag");
     assert_eq!(of("relay.heartbeat_every", None)["value"], "3s");
+}
+
+#[test]
+fn the_url_of_a_store_may_be_given_like_a_secret_and_so_may_its_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    };
+    let (url, password) = (file("url", "postgres://relay:canary@localhost/shop\n"), file("password", "can/ry@1\n"));
+    let several = |shop: &str, stock: &str| {
+        format!(
+            "[[store]]\nname = \"shop\"\n{shop}\n[[store]]\nname = \"stock\"\n{stock}\n[[route]]\nname = \"a\"\n\
+             store = \"shop\"\ntransport = \"discard\"\n[[route]]\nname = \"b\"\nstore = \"stock\"\ntransport = \"discard\"\n"
+        )
+    };
+    let text = several(
+        &format!("url = {{ file = \"{url}\" }}"),
+        &format!("url = \"mysql://relay@localhost/stock\"\npassword = {{ file = \"{password}\" }}"),
+    );
+    let loaded = load(&text, &[], &[], true).unwrap();
+    let paths: Vec<String> = loaded.config.stores.iter().map(|store| store.find().unwrap().1.path).collect();
+    assert_eq!(paths, ["//relay:canary@localhost/shop", "//relay:can%2Fry%401@localhost/stock"]);
+    let shown = format!("{}{:?}", show::as_text("p.toml", &loaded.shown), loaded.config.stores);
+    assert!(shown.contains(&url) && shown.contains(&password), "where they are may be seen: {shown}");
+    assert!(!shown.contains("canary") && !shown.contains("can/ry") && !shown.contains("can%2F"), "{shown}");
+
+    let broken = file("broken", "oracle://me:canary@h/d");
+    let fine = "url = \"sqlite:a\"";
+    for (shop, what) in [
+        (format!("url = {{ file = \"{broken}\" }}"), "p.toml:3: `store.url` `oracle:` is not a store"),
+        ("url = { env = \"NO_SUCH_VARIABLE\" }".to_owned(), "p.toml:3: `store.url` the variable"),
+        ("url = { fiel = \"canary\" }".to_owned(), "p.toml:3: `store.url` unknown key `fiel`; did you mean `file`?"),
+        (
+            "url = \"postgres://h/d\"\npassword = \"canary\"".to_owned(),
+            "p.toml:4: `store.password` is given, but the URL names no user",
+        ),
+        (
+            "url = \"postgres://u:canary@h/d\"\npassword = \"canary\"".to_owned(),
+            "p.toml:4: `store.password` is given, but the URL has one too",
+        ),
+        (
+            "url = \"sqlite:b\"\npassword = \"canary\"".to_owned(),
+            "p.toml:4: `store.password` is given, but the URL names no user",
+        ),
+    ] {
+        let told = load(&several(&shop, fine), &[], &[], true).err().expect("refused");
+        assert!(told.contains(what) && !told.contains("canary"), "{shop}: {told}");
+    }
+    let hidden = refused(&several(fine, "url = \"sqlite:c\""), &[], &["store.shop.password=canary"]);
+    assert!(hidden.contains("is a secret") && !hidden.contains("canary"), "{hidden}");
 }

@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Document, doc};
 use postrider_core::{
-    browse::{LogRecord, RecordFilter, RecordPage},
+    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
 };
 
@@ -12,7 +12,7 @@ use crate::{
     db::{Db, Find},
     error::Work,
     records::{at, enqueued_at, key, light, message_id},
-    value::{instant, text_opt},
+    value::{instant, long, text, text_opt},
 };
 
 /// Records that one look passes over.
@@ -20,6 +20,22 @@ const SCAN_MAX: usize = 50_000;
 
 /// Records of one answer.
 const BATCH_MAX: i64 = 2_000;
+
+/// A range of the index on `at`.
+pub(super) async fn topics(db: &mut Db, after: Option<u64>, limit: u32) -> Work<TopicPage> {
+    let pipeline = vec![
+        doc! { "$match": { "at": { "$gt": timestamp(after.unwrap_or(0)) } } },
+        doc! { "$sort": { "at": 1 } },
+        doc! { "$limit": i64::from(limit) },
+        doc! { "$group": { "_id": "$topic", "records": { "$sum": 1_i64 }, "at": { "$max": "$at" } } },
+    ];
+    let found = db.aggregate("log", pipeline).await?;
+    let counts: Work<Vec<_>> = found
+        .iter()
+        .map(|topic| Ok((text(topic, "_id")?.to_owned(), long(topic, "records")?.unsigned_abs(), at(topic))))
+        .collect();
+    Ok(TopicPage::of_counts(counts?, limit))
+}
 
 pub(super) async fn records(
     db: &mut Db,

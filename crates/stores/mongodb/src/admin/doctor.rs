@@ -12,7 +12,7 @@ use crate::{
     error::Work,
     lease::lanes,
     server,
-    value::{is_true, long_opt},
+    value::{is_true, long_opt, text_opt},
 };
 
 /// A server that remembers less is one long weekend away from a scan.
@@ -23,7 +23,7 @@ pub(super) async fn examine(store: &MongoStore, thresholds: Thresholds) -> Work<
     findings.extend(history(store).await);
     findings.extend(recovered(store).await?);
     findings.extend(transaction_life(store).await);
-    findings.extend(open_transactions(store, thresholds).await);
+    findings.extend(open_transactions(store, thresholds.transaction_age).await);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
 }
@@ -104,23 +104,35 @@ async fn transaction_life(store: &MongoStore) -> Option<Finding> {
     )
 }
 
-/// Needs the privilege `inprog`; without it there is nothing to say.
-async fn open_transactions(store: &MongoStore, thresholds: Thresholds) -> Vec<Finding> {
-    let seconds = i64::try_from(thresholds.transaction_age.as_secs()).unwrap_or(i64::MAX);
-    let command = doc! {
-        "currentOp": true,
-        "transaction.timeOpenMicros": { "$gt": seconds.saturating_mul(1_000_000) },
+/// Needs the privilege `inprog`; without it, only that it is lacking can be said. The oldest first.
+pub(super) async fn open_transactions(store: &MongoStore, age: Duration) -> Vec<Finding> {
+    let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    let command = doc! { "currentOp": true, "transaction.timeOpenMicros": { "$gt": micros } };
+    let Ok(answer) = store.0.client.database("admin").run_command(command).await else {
+        let hidden = Finding::new("activity-hidden", Severity::Note, "currentOp")
+            .detail("this user may not see the transactions of others, so old ones stay unseen")
+            .fix("grant it the action `inprog` (the role `clusterMonitor` has it) if they are to be found");
+        return vec![hidden];
     };
-    let Ok(answer) = store.0.client.database("admin").run_command(command).await else { return Vec::new() };
     let open = answer.get_array("inprog").map(Vec::as_slice).unwrap_or_default();
-    let finding = |open: &Document| {
-        let micros = open.get_document("transaction").ok().and_then(|t| long_opt(t, "timeOpenMicros")).unwrap_or(0);
-        Finding::new("open-transaction", Severity::Warning, "a transaction")
-            .detail(format!(
-                "it has been open for {} s; what it enqueued is delivered when it commits",
-                micros / 1_000_000
-            ))
-            .fix("commit or abort it; the server ends it by itself after transactionLifetimeLimitSeconds")
+    let age = |open: &Document| {
+        open.get_document("transaction").ok().and_then(|open| long_opt(open, "timeOpenMicros")).unwrap_or(0)
     };
-    open.iter().filter_map(mongodb::bson::Bson::as_document).map(finding).collect()
+    let mut open: Vec<&Document> = open.iter().filter_map(mongodb::bson::Bson::as_document).collect();
+    open.sort_by_key(|open| std::cmp::Reverse(age(open)));
+    open.into_iter().map(|open| transaction(open, age(open))).collect()
+}
+
+fn transaction(open: &Document, micros: i64) -> Finding {
+    let client = text_opt(open, "client").unwrap_or("?");
+    let program = text_opt(open, "appName").map_or_else(String::new, |name| format!(" ({name})"));
+    let users = open.get_array("effectiveUsers").map(Vec::as_slice).unwrap_or_default();
+    let user = users.iter().find_map(|user| text_opt(user.as_document()?, "user"));
+    let user = user.map_or_else(String::new, |user| format!(" of {user}"));
+    Finding::new("open-transaction", Severity::Warning, format!("a transaction from {client}"))
+        .detail(format!(
+            "a transaction{user} from {client}{program} has been open for {} s; what it enqueued is delivered when it commits",
+            micros / 1_000_000
+        ))
+        .fix("commit or abort it; the server ends it by itself after transactionLifetimeLimitSeconds")
 }

@@ -7,12 +7,15 @@ mod overview;
 mod readers;
 mod rows;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     BoxFuture, Result,
-    admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
-    browse::{RecordFilter, RecordPage},
+    admin::{
+        Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin,
+        UNCOMMITTED_SHOWN_MAX, Vitals,
+    },
+    browse::{RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Thresholds},
     enlist::Batch,
     envelope::MessageId,
@@ -86,8 +89,21 @@ impl StoreAdmin for MongoStore {
         look_at_log!(self, "look for a message", |db, aside, overlap| rows::message(&mut db, &mut aside, overlap, id))
     }
 
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        look!(self, "list topics", |db| overview::recent_topics(&mut db, newest))
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
+        look!(self, "list topics", |db| browse::topics(&mut db, after, limit))
+    }
+
+    fn uncommitted(&self, age: Duration) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        let store = self.clone();
+        self.run("look for open transactions", async move {
+            let mut found = doctor::open_transactions(&store, age).await;
+            found.truncate(UNCOMMITTED_SHOWN_MAX as usize);
+            Ok(found)
+        })
+    }
+
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        look!(self, "look at the log", |db| overview::vitals(&mut db))
     }
 
     fn records<'a>(

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
     key::OrderingKey,
     parked::ParkedState,
     standstill::Standstill,
@@ -21,7 +21,7 @@ use crate::{
     due,
     error::Work,
     lease::{is_live, names, node_id},
-    records::{at, key, light},
+    records::{at, enqueued_at, key, light},
     route::Route,
     select::Selection,
     value::{instant, is_true, long, long_opt, text},
@@ -178,18 +178,12 @@ fn described(position: &Position) -> String {
     }
 }
 
-pub(super) async fn recent_topics(db: &mut Db, newest: u32) -> Work<Vec<(String, u64)>> {
-    if newest == 0 {
-        return Ok(Vec::new());
-    }
-    let pipeline = vec![
-        doc! { "$sort": { "at": -1 } },
-        doc! { "$limit": i64::from(newest) },
-        doc! { "$group": { "_id": "$topic", "records": { "$sum": 1_i64 } } },
-        doc! { "$sort": { "_id": 1 } },
-    ];
-    let found = db.aggregate("log", pipeline).await?;
-    found.iter().map(|topic| Ok((text(topic, "_id")?.to_owned(), long(topic, "records")?.unsigned_abs()))).collect()
+/// The first of the index on `at`.
+pub(super) async fn vitals(db: &mut Db) -> Work<Vitals> {
+    let now = db.now().await?;
+    let oldest = db.find("log", Find::default().sort(doc! { "at": 1 }).limit(1).fields(light())).await?;
+    let age = oldest.first().map_or(Duration::ZERO, |document| now.since(enqueued_at(document)));
+    Ok(Vitals { oldest_record_age: Some(age), ..Vitals::default() })
 }
 
 async fn nodes(db: &mut Db, now: Timestamp) -> Work<Vec<NodeStatus>> {

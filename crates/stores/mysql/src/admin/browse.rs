@@ -4,14 +4,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use mysql_async::Row;
 use postrider_core::{
-    browse::{LogRecord, RecordFilter, RecordPage},
+    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
     lease::LaneId,
     time::Timestamp,
 };
 
 use crate::{
-    db::{Db, bytes, get},
+    db::{Db, bytes, get, values},
     error::Work,
     lease::{self, LaneRow},
     order::{self, BATCH_MAX},
@@ -23,6 +23,18 @@ use crate::{
 
 /// Records that one look passes over.
 const SCAN_MAX: usize = 50_000;
+
+/// A range of the primary key, ordered or not: whoever asks for topics does not ask for places.
+const TOPICS: &str = "
+SELECT topic, COUNT(*), MAX(seq)
+  FROM (SELECT seq, topic FROM {p}log WHERE seq > ? ORDER BY seq LIMIT ?) AS stretch
+ GROUP BY topic";
+
+pub(super) async fn topics(db: &mut Db, after: Option<u64>, limit: u32) -> Work<TopicPage> {
+    let rows = db.query(TOPICS, values![after.unwrap_or(0), limit]).await?;
+    let counts: Work<Vec<_>> = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?, get(row, 2)?))).collect();
+    Ok(TopicPage::of_counts(counts?, limit))
+}
 
 pub(super) async fn records(db: &mut Db, filter: &RecordFilter, after: Option<u64>, limit: u32) -> Work<RecordPage> {
     let now = db.now().await?;

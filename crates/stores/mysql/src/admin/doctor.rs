@@ -1,9 +1,12 @@
 //! What an operator should know of the server: whether a crash can take back a commit, whether it takes writes at all, and
 //! which transaction has been open for so long that what was deleted piles up behind it.
 
+use std::time::Duration;
+
+use mysql_async::Row;
 use postrider_core::{
+    admin::UNCOMMITTED_SHOWN_MAX,
     doctor::{Finding, Severity, Thresholds},
-    time::Timestamp,
 };
 
 use crate::{
@@ -12,13 +15,39 @@ use crate::{
     server::Settings,
 };
 
-/// Needs the PROCESS privilege.
+/// Needs the PROCESS privilege. With a first parameter of one, only those that have written.
 const OPEN: &str = "
-SELECT trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, trx_started, NOW())
-  FROM information_schema.innodb_trx
- WHERE trx_started < NOW() - INTERVAL ? SECOND
- ORDER BY trx_started
- LIMIT 10";
+SELECT trx.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, trx.trx_started, NOW()), COALESCE(process.user, '?'),
+       COALESCE(trx.trx_query, '')
+  FROM information_schema.innodb_trx AS trx
+  LEFT JOIN information_schema.processlist AS process ON process.id = trx.trx_mysql_thread_id
+ WHERE trx.trx_started < NOW() - INTERVAL ? SECOND AND (? = 0 OR trx.trx_rows_modified > 0)
+ ORDER BY trx.trx_started
+ LIMIT ?";
+
+/// Whoever has a lock on one of our tables that another transaction has been waiting for, and waits for none itself. As
+/// MariaDB tells it; MySQL has other tables for it. Needs the PROCESS privilege.
+const BLOCKER: &str = "
+SELECT holder.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, holder.trx_started, NOW()), COALESCE(process.user, '?'),
+       COALESCE(holder.trx_query, '')
+  FROM information_schema.innodb_lock_waits AS waits
+  JOIN information_schema.innodb_trx AS waiter ON waiter.trx_id = waits.requesting_trx_id
+  JOIN information_schema.innodb_trx AS holder ON holder.trx_id = waits.blocking_trx_id
+  JOIN information_schema.innodb_locks AS wanted ON wanted.lock_id = waits.requested_lock_id
+  LEFT JOIN information_schema.processlist AS process ON process.id = holder.trx_mysql_thread_id
+ WHERE waiter.trx_wait_started < NOW() - INTERVAL ? SECOND AND holder.trx_wait_started IS NULL
+   AND LEFT(wanted.lock_table, CHAR_LENGTH(?)) = ?
+ ORDER BY holder.trx_started
+ LIMIT 1";
+
+/// Transactions that are named.
+const SHOWN_MAX: u32 = 10;
+
+/// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
+const LOCKED_AFTER_SECONDS: i64 = 2;
+
+/// The text of a query is cut, and its lines become one.
+const QUERY_CHARS_MAX: usize = 160;
 
 pub(super) async fn examine(db: &mut Db, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let settings = Settings::of(db).await?;
@@ -64,24 +93,61 @@ fn durability(settings: &Settings) -> Vec<Finding> {
 /// What was ordered is deleted from a small table; an old state of the database that somebody looks at keeps it there, and
 /// every look at that table passes over it.
 async fn open_transactions(db: &mut Db, thresholds: Thresholds) -> Work<Vec<Finding>> {
-    let seconds = i64::try_from(thresholds.transaction_age.as_secs()).unwrap_or(i64::MAX);
-    let Ok(rows) = db.query(OPEN, values![seconds]).await else {
+    let holds = "what was deleted since stays, and reading slows";
+    open(db, thresholds.transaction_age, false, SHOWN_MAX, holds).await
+}
+
+pub(super) async fn uncommitted(db: &mut Db, age: Duration) -> Work<Vec<Finding>> {
+    open(db, age, true, UNCOMMITTED_SHOWN_MAX, "what it has enqueued is seen by nobody until it commits").await
+}
+
+async fn open(db: &mut Db, age: Duration, written: bool, limit: u32, holds: &str) -> Work<Vec<Finding>> {
+    let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    let Ok(rows) = db.query(OPEN, values![seconds, i64::from(written), limit]).await else {
         let hidden = Finding::new("activity-hidden", Severity::Note, "information_schema.innodb_trx")
             .detail("this user may not see the transactions of others, so old ones stay unseen")
             .fix("grant PROCESS to it if they are to be found");
         return Ok(vec![hidden]);
     };
-    let mut findings = Vec::new();
-    for row in rows {
-        let (thread, age): (u64, i64) = (get(&row, 0)?, get(&row, 1)?);
-        let age = Timestamp::from_micros(age).since(Timestamp::from_micros(0)).as_secs();
-        findings.push(
-            Finding::new("open-transaction", Severity::Warning, format!("connection {thread}"))
-                .detail(format!(
-                    "a transaction has been open for {age} s; what was deleted since stays, and reading slows"
-                ))
-                .fix(format!("end it, or `KILL {thread}`")),
-        );
+    let finding = |row: &Row| {
+        let Holder { thread, told } = Holder::of(row)?;
+        Ok(Finding::new("open-transaction", Severity::Warning, format!("connection {thread}"))
+            .detail(format!("a transaction {told}: {holds}"))
+            .fix(format!("end it, or `KILL {thread}`")))
+    };
+    rows.iter().map(finding).collect()
+}
+
+/// Where it cannot be seen there is nothing to say: the doctor says that.
+pub(super) async fn blockage(db: &mut Db) -> Work<Option<Finding>> {
+    let database: String = get(&db.query_one("SELECT DATABASE()", Vec::new()).await?, 0)?;
+    let ours = format!("`{database}`.`{}", db.dialect.prefix());
+    let Ok(rows) = db.query(BLOCKER, values![LOCKED_AFTER_SECONDS, &*ours, &*ours]).await else { return Ok(None) };
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Holder { thread, told } = Holder::of(row)?;
+    Ok(Some(
+        Finding::new("store-locked", Severity::Error, format!("connection {thread}"))
+            .detail(format!(
+                "connection {thread} keeps a lock that others have been waiting for for {LOCKED_AFTER_SECONDS} s or more: its \
+                 transaction {told}; nothing is lost"
+            ))
+            .fix(format!("end that transaction, or `KILL {thread}`")),
+    ))
+}
+
+/// Whose transaction it is, and what is known of it.
+struct Holder {
+    thread: u64,
+    told: String,
+}
+
+impl Holder {
+    fn of(row: &Row) -> Work<Self> {
+        let (age, user, query): (i64, String, String) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
+        let line = query.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line: String = line.chars().take(QUERY_CHARS_MAX).collect();
+        let query = if line.is_empty() { "no query at the moment".to_owned() } else { format!("query: {line}") };
+        let age = Duration::from_micros(age.unsigned_abs()).as_secs();
+        Ok(Self { thread: get(row, 0)?, told: format!("of {user} has been open for {age} s, {query}") })
     }
-    Ok(findings)
 }

@@ -8,15 +8,15 @@ mod doctor;
 mod overview;
 mod rows;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     BoxFuture, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, MessageTrace, Overview, PENDING_COUNT_MAX, ParkedFilter, ParkedRow, ReplaySpec,
-        StoreAdmin,
+        StoreAdmin, Vitals,
     },
-    browse::{RecordFilter, RecordPage},
+    browse::{RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Thresholds},
     enlist::Batch,
     envelope::MessageId,
@@ -88,8 +88,22 @@ impl StoreAdmin for MysqlStore {
         look_at_log!(self, "look for a message", |db| rows::message(&mut db, id))
     }
 
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        look!(self, "list topics", |db| overview::recent_topics(&mut db, newest))
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
+        look!(self, "list topics", |db| browse::topics(&mut db, after, limit))
+    }
+
+    fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
+        let store = self.clone();
+        self.run("look for locks", async move { doctor::blockage(&mut store.alone().await?).await })
+    }
+
+    fn uncommitted(&self, age: Duration) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        let store = self.clone();
+        self.run("look for open transactions", async move { doctor::uncommitted(&mut store.alone().await?, age).await })
+    }
+
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        look!(self, "look at the log", |db| overview::vitals(&mut db))
     }
 
     fn records<'a>(

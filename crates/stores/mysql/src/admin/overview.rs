@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
@@ -40,13 +40,6 @@ SELECT id, name, routes, seen_at, standstills, lease_life, leaving
   FROM {p}node
  WHERE seen_at + lease_life > ?
  ORDER BY id";
-
-/// The log is read backwards by its primary key.
-const RECENT_TOPICS: &str = "
-SELECT topic, COUNT(*)
-  FROM (SELECT topic FROM {p}log ORDER BY seq DESC LIMIT ?) AS newest
- GROUP BY topic
- ORDER BY topic";
 
 pub(super) async fn overview(db: &mut Db) -> Work<Overview> {
     let now = db.now().await?;
@@ -144,9 +137,14 @@ impl Look {
     }
 }
 
-pub(super) async fn recent_topics(db: &mut Db, newest: u32) -> Work<Vec<(String, u64)>> {
-    let rows = db.query(RECENT_TOPICS, values![newest]).await?;
-    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
+/// The first of the primary key: numbers are drawn a little before the commit, which makes no difference to an age.
+const OLDEST: &str = "SELECT enqueued_at FROM {p}log ORDER BY seq LIMIT 1";
+
+pub(super) async fn vitals(db: &mut Db) -> Work<Vitals> {
+    let now = db.now().await?;
+    let oldest: Option<i64> = db.query(OLDEST, Vec::new()).await?.first().map(|row| get(row, 0)).transpose()?;
+    let age = oldest.map_or(Duration::ZERO, |at| now.since(Timestamp::from_micros(at)));
+    Ok(Vitals { oldest_record_age: Some(age), ..Vitals::default() })
 }
 
 async fn nodes(db: &mut Db, now: Timestamp) -> Work<Vec<NodeStatus>> {

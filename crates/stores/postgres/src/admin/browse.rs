@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use postrider_core::{
-    browse::{LogRecord, RecordFilter, RecordPage},
+    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
     lease::LaneId,
 };
@@ -67,6 +67,30 @@ pub(super) async fn records(
     Ok(page)
 }
 
+pub(super) async fn topics(db: &Db<'_>, after: Option<u64>, limit: u32, block_bits: u32) -> Work<TopicPage> {
+    let oldest_first = RecordFilter::default();
+    let Some(mut stretch) = Stretch::new(db, &oldest_first, after, block_bits).await? else {
+        return Ok(TopicPage::default());
+    };
+    let (mut counts, mut left) = (Vec::new(), i64::from(limit));
+    // Ends with the log, or with the limit.
+    while left > 0 && stretch.has_more() {
+        let (leaf, low, high) = stretch.block();
+        let sql = format!(
+            "SELECT topic, count(*), max(seq)
+               FROM (SELECT seq, topic FROM {{log_{leaf}}} WHERE seq BETWEEN $1 AND $2 ORDER BY seq LIMIT $3) AS stretch
+              GROUP BY topic"
+        );
+        for row in db.query(&sql, &[&low, &high, &left]).await? {
+            let count: i64 = row.try_get(1)?;
+            left -= count;
+            counts.push((row.try_get(0)?, count.unsigned_abs(), row.try_get::<_, i64>(2)?.unsigned_abs()));
+        }
+        stretch.at = high;
+    }
+    Ok(TopicPage::of_counts(counts, limit))
+}
+
 /// What is left to look at: numbers above `at` up to `end`, or below `at` down to `end`.
 struct Stretch {
     at: i64,
@@ -100,17 +124,22 @@ impl Stretch {
         if self.newest_first { self.at > self.end } else { self.at < self.end }
     }
 
+    /// The leaf in which the next number is, and what is left to look at there, both ends included.
+    fn block(&self) -> (usize, i64, i64) {
+        let first = if self.newest_first { self.at - 1 } else { self.at + 1 };
+        let block = first >> self.block_bits;
+        let (low, high) = (block << self.block_bits, ((block + 1) << self.block_bits) - 1);
+        let (low, high) = if self.newest_first { (low.max(self.end), first) } else { (first, high.min(self.end)) };
+        (usize::try_from(block).expect("numbers count from 1") % LEAVES, low, high)
+    }
+
     /// The next rows, at most as many as one statement returns, and none beyond the block in which it begins. `None` at the
     /// end.
     async fn next(&mut self, db: &Db<'_>, filter: &RecordFilter) -> Work<Option<Vec<Row>>> {
         if !self.has_more() {
             return Ok(None);
         }
-        let first = if self.newest_first { self.at - 1 } else { self.at + 1 };
-        let block = first >> self.block_bits;
-        let (low, high) = (block << self.block_bits, ((block + 1) << self.block_bits) - 1);
-        let (low, high) = if self.newest_first { (low.max(self.end), first) } else { (first, high.min(self.end)) };
-        let leaf = usize::try_from(block).expect("numbers count from 1") % LEAVES;
+        let (leaf, low, high) = self.block();
         let direction = if self.newest_first { "DESC" } else { "ASC" };
         let sql = format!(
             "SELECT seq, id, topic, name, key, enqueued_at, deliver_at, expires_at, tx

@@ -7,14 +7,14 @@ mod overview;
 mod rows;
 mod vitals;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     BoxFuture, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin, Vitals,
     },
-    browse::{RecordFilter, RecordPage},
+    browse::{RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Thresholds},
     enlist::Batch,
     envelope::MessageId,
@@ -70,8 +70,18 @@ impl StoreAdmin for PostgresStore {
         transact!(self, look, "look for a message", |db| rows::message(&db, id))
     }
 
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        transact!(self, look, "list topics", |db| overview::recent_topics(&db, self.block_bits(), newest))
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
+        transact!(self, look, "list topics", |db| browse::topics(&db, after, limit, self.block_bits()))
+    }
+
+    fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
+        Box::pin(async move { doctor::blockage(self).await.map_err(|fault| fault.into_error("look for locks")) })
+    }
+
+    fn uncommitted(&self, age: Duration) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            doctor::uncommitted(self, age).await.map_err(|fault| fault.into_error("look for open transactions"))
+        })
     }
 
     fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {

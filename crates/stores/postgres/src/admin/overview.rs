@@ -54,29 +54,6 @@ pub(super) async fn overview(db: &Db<'_>, block_bits: u32) -> Work<Overview> {
     Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await?, at: now })
 }
 
-/// Leaf by leaf from the newest backwards, by the index on `seq`, until enough records were looked at.
-pub(super) async fn recent_topics(db: &Db<'_>, block_bits: u32, newest: u32) -> Work<Vec<(String, u64)>> {
-    let block = usize::try_from(observe::last(db).await? >> block_bits).expect("positive");
-    let (mut topics, mut left) = (BTreeMap::<String, u64>::new(), i64::from(newest));
-    for back in 0..LEAVES.min(block + 1) {
-        let sql = format!(
-            "SELECT topic, count(*)
-               FROM (SELECT topic FROM {{log_{}}} ORDER BY seq DESC LIMIT $1) AS newest
-              GROUP BY topic",
-            (block - back) % LEAVES
-        );
-        for row in db.query(&sql, &[&left]).await? {
-            let count: i64 = row.try_get(1)?;
-            left -= count;
-            *topics.entry(row.try_get(0)?).or_default() += count.unsigned_abs();
-        }
-        if left <= 0 {
-            break;
-        }
-    }
-    Ok(topics.into_iter().collect())
-}
-
 /// Exact while the log is small; for a large leaf the span of its numbers, which counts what was rolled back too.
 async fn records(db: &Db<'_>) -> Work<u64> {
     let mut records = 0;

@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use postrider_core::{
-    browse::{LogRecord, RecordFilter, RecordPage},
+    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
     lease::LaneId,
     time::Timestamp,
 };
-use rusqlite::Row;
+use rusqlite::{Row, params};
 use uuid::Uuid;
 
 use crate::{
@@ -28,6 +28,20 @@ const OLDEST_FIRST: &str = "
 SELECT seq, id, topic, name, key, enqueued_at, deliver_at, expires_at FROM {p}log WHERE seq > ?1 ORDER BY seq";
 const NEWEST_FIRST: &str = "
 SELECT seq, id, topic, name, key, enqueued_at, deliver_at, expires_at FROM {p}log WHERE seq < ?1 ORDER BY seq DESC";
+
+/// A range of the primary key, without a look at headers and payloads.
+const TOPICS: &str = "
+SELECT topic, count(*), max(seq)
+  FROM (SELECT seq, topic FROM {p}log WHERE seq > ?1 ORDER BY seq LIMIT ?2)
+ GROUP BY topic";
+
+pub(super) fn topics(db: &Db, after: Option<u64>, limit: u32) -> Work<TopicPage> {
+    let mut statement = db.statement(TOPICS)?;
+    let counts = statement.query_map(params![after.unwrap_or(0).cast_signed(), limit], |row| {
+        Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs(), row.get::<_, i64>(2)?.unsigned_abs()))
+    })?;
+    Ok(TopicPage::of_counts(counts.collect::<rusqlite::Result<Vec<_>>>()?, limit))
+}
 
 pub(super) fn records(
     db: &Db,

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use postrider_core::{
     BoxFuture, Result,
-    admin::{Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin},
-    browse::{RecordFilter, RecordPage},
+    admin::{
+        Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin, Vitals,
+    },
+    browse::{RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Thresholds},
     enlist::Batch,
     envelope::MessageId,
@@ -52,12 +54,16 @@ impl StoreAdmin for SqliteStore {
         Box::pin(self.inspector.run("look for a message", move |db| db.look(|db, now| rows::message(db, id, now))))
     }
 
-    fn recent_topics(&self, newest: u32) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        Box::pin(self.inspector.run("list topics", move |db| overview::recent_topics(db, newest)))
+    fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
+        Box::pin(self.inspector.run("list topics", move |db| browse::topics(db, after, limit)))
     }
 
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
         Box::pin(self.inspector.run("look at the write lock", doctor::blockage))
+    }
+
+    fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
+        Box::pin(self.inspector.run("look at the log", |db| db.look(overview::vitals)))
     }
 
     fn records<'a>(

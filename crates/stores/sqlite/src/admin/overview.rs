@@ -6,12 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
 };
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use crate::{
     due,
@@ -37,13 +37,6 @@ SELECT id, name, routes, seen_at, standstills, lease_life, leaving
   FROM {p}node
  WHERE seen_at + lease_life > ?1
  ORDER BY id";
-
-/// The log is read backwards by its primary key.
-const RECENT_TOPICS: &str = "
-SELECT topic, count(*)
-  FROM (SELECT topic FROM {p}log ORDER BY seq DESC LIMIT ?1)
- GROUP BY topic
- ORDER BY topic";
 
 pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
     let mut lanes = lease::lanes(db, now)?;
@@ -119,10 +112,13 @@ fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u
     Ok((pending, oldest))
 }
 
-pub(super) fn recent_topics(db: &Db, newest: u32) -> Work<Vec<(String, u64)>> {
-    let mut statement = db.statement(RECENT_TOPICS)?;
-    let rows = statement.query_map([newest], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+/// The first of the primary key. Records are younger the further one goes, give or take a clock that was set back.
+const OLDEST: &str = "SELECT enqueued_at FROM {p}log ORDER BY seq LIMIT 1";
+
+pub(super) fn vitals(db: &Db, now: Timestamp) -> Work<Vitals> {
+    let oldest: Option<i64> = db.statement(OLDEST)?.query_row([], |row| row.get(0)).optional()?;
+    let age = oldest.map_or(Duration::ZERO, |at| now.since(Timestamp::from_micros(at)));
+    Ok(Vitals { oldest_record_age: Some(age), ..Vitals::default() })
 }
 
 fn nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStatus>> {

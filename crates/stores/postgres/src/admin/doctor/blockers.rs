@@ -1,14 +1,20 @@
 //! Who holds back what: transactions, prepared transactions and replication slots that have been there for long.
 //!
-//! None of them holds up messages. A transaction that writes keeps retention from emptying what came after it, and any
+//! None of them holds up the messages of others, unless it keeps a lock on our tables. A transaction that writes keeps retention from emptying what came after it, and any
 //! old snapshot keeps the server from cleaning up after updates, everywhere in the database.
 
 use std::time::Duration;
 
-use postrider_core::doctor::{Finding, Severity, Thresholds};
-use tokio_postgres::Client;
+use postrider_core::{
+    admin::UNCOMMITTED_SHOWN_MAX,
+    doctor::{Finding, Severity, Thresholds},
+};
+use tokio_postgres::{Client, Row};
 
-use crate::error::Work;
+use crate::{
+    dialect::{LEAVES, Postgres},
+    error::Work,
+};
 
 /// The text of a query is cut, and its lines become one.
 const QUERY_CHARS_MAX: usize = 160;
@@ -40,26 +46,85 @@ SELECT slot_name::text, slot_type
  WHERE NOT active AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL OR restart_lsn IS NOT NULL)
  ORDER BY slot_name";
 
+/// Whoever has a lock that a session which works on one of our tables has been waiting for, and waits for none itself.
+const BLOCKER: &str = "
+SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?'), blocker.state,
+       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, false, blocker.query
+  FROM pg_stat_activity AS waiter
+ CROSS JOIN LATERAL unnest(pg_blocking_pids(waiter.pid)) AS by (pid)
+  JOIN pg_stat_activity AS blocker ON blocker.pid = by.pid
+ WHERE waiter.wait_event_type = 'Lock' AND waiter.query_start < clock_timestamp() - $1 * interval '1 second'
+   AND blocker.wait_event_type IS DISTINCT FROM 'Lock'
+   AND EXISTS (SELECT 1
+                 FROM pg_locks AS lock
+                WHERE lock.pid = waiter.pid AND lock.relation IN (SELECT to_regclass(t)::oid FROM unnest($2::text[]) AS t))
+ ORDER BY blocker.xact_start, blocker.pid
+ LIMIT 1";
+
+/// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
+const LOCKED_AFTER_SECONDS: f64 = 2.0;
+
 pub(super) async fn examine(client: &Client, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let age = thresholds.transaction_age.as_secs_f64();
     let mut findings = Vec::new();
     for row in client.query(TRANSACTIONS, &[&age]).await? {
-        let (pid, user, database): (i32, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let state: Option<String> = row.try_get(3)?;
-        let writes: bool = row.try_get(5)?;
-        let holds = if writes {
+        let open = Session::of(&row)?;
+        let holds = if open.writes {
             "it has written, so retention keeps everything that was enqueued since"
         } else {
             "its snapshot keeps the server from cleaning up what has changed since"
         };
-        let (state, age) = (state.unwrap_or_else(|| "unknown".to_owned()), shown(row.try_get(4)?));
-        let query = shortened(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default());
+        findings.push(open.finding(holds));
+    }
+    findings.extend(prepared(client, age).await?);
+    for row in client.query(SLOTS, &[]).await? {
+        let (slot, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         findings.push(
-            Finding::new("open-transaction", Severity::Warning, format!("pid {pid}"))
-                .detail(format!("{user} in {database}, {state}, open for {age}: {holds}; last query: {query}"))
-                .fix(format!("end it where it comes from, or run `SELECT pg_terminate_backend({pid})`")),
+            Finding::new("idle-replication-slot", Severity::Warning, format!("slot {slot}"))
+                .detail(format!("a {kind} slot that nobody reads keeps log files and old rows until the disk is full"))
+                .fix(format!(
+                    "start its reader again, or run `SELECT pg_drop_replication_slot('{}')`",
+                    slot.replace('\'', "''")
+                )),
         );
     }
+    findings.extend(hidden(client).await?);
+    Ok(findings)
+}
+
+pub(super) async fn blockage(client: &Client, dialect: &Postgres) -> Work<Option<Finding>> {
+    let tables = ["{lane}", "{route}", "{node}", "{parked}"].map(str::to_owned).into_iter();
+    let leaves = (0..LEAVES).map(|leaf| format!("{{log_{leaf}}}"));
+    let tables: Vec<String> = tables.chain(leaves).map(|table| dialect.render(&table)).collect();
+    let Some(row) = client.query_opt(BLOCKER, &[&LOCKED_AFTER_SECONDS, &tables]).await? else { return Ok(None) };
+    let Session { pid, told, .. } = Session::of(&row)?;
+    Ok(Some(
+        Finding::new("store-locked", Severity::Error, format!("pid {pid}"))
+            .detail(format!(
+                "pid {pid} keeps a lock that others have been waiting for for {LOCKED_AFTER_SECONDS} s or more ({told}); \
+                 nothing is lost"
+            ))
+            .fix(format!("end that transaction, or run `SELECT pg_terminate_backend({pid})`")),
+    ))
+}
+
+pub(super) async fn uncommitted(client: &Client, age: Duration) -> Work<Vec<Finding>> {
+    let age = age.as_secs_f64();
+    let mut findings = Vec::new();
+    for row in client.query(TRANSACTIONS, &[&age]).await? {
+        let open = Session::of(&row)?;
+        if open.writes {
+            findings.push(open.finding("what it has enqueued is seen by nobody until it commits"));
+        }
+    }
+    findings.extend(prepared(client, age).await?);
+    findings.truncate(UNCOMMITTED_SHOWN_MAX as usize);
+    findings.extend(hidden(client).await?);
+    Ok(findings)
+}
+
+async fn prepared(client: &Client, age: f64) -> Work<Vec<Finding>> {
+    let mut findings = Vec::new();
     for row in client.query(PREPARED, &[&age]).await? {
         let (gid, owner, database): (String, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let (age, literal) = (shown(row.try_get(3)?), gid.replace('\'', "''"));
@@ -72,28 +137,47 @@ pub(super) async fn examine(client: &Client, thresholds: Thresholds) -> Work<Vec
                 .fix(format!("decide it in that database: `COMMIT PREPARED '{literal}'` or `ROLLBACK PREPARED '{literal}'`")),
         );
     }
-    for row in client.query(SLOTS, &[]).await? {
-        let (slot, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-        findings.push(
-            Finding::new("idle-replication-slot", Severity::Warning, format!("slot {slot}"))
-                .detail(format!("a {kind} slot that nobody reads keeps log files and old rows until the disk is full"))
-                .fix(format!(
-                    "start its reader again, or run `SELECT pg_drop_replication_slot('{}')`",
-                    slot.replace('\'', "''")
-                )),
-        );
-    }
-    let hidden: i64 = client.query_one(HIDDEN, &[]).await?.try_get(0)?;
-    if hidden > 0 {
-        findings.push(
-            Finding::new("activity-hidden", Severity::Note, "pg_stat_activity")
-                .detail(format!(
-                    "this role may not see what {hidden} other sessions are doing, so open transactions are missed"
-                ))
-                .fix("run `GRANT pg_read_all_stats` to this role"),
-        );
-    }
     Ok(findings)
+}
+
+async fn hidden(client: &Client) -> Work<Option<Finding>> {
+    let hidden: i64 = client.query_one(HIDDEN, &[]).await?.try_get(0)?;
+    if hidden == 0 {
+        return Ok(None);
+    }
+    Ok(Some(
+        Finding::new("activity-hidden", Severity::Note, "pg_stat_activity")
+            .detail(format!(
+                "this role may not see what {hidden} other sessions are doing, so open transactions are missed"
+            ))
+            .fix("run `GRANT pg_read_all_stats` to this role"),
+    ))
+}
+
+/// Somebody else's session, and what is known of it.
+struct Session {
+    pid: i32,
+    writes: bool,
+    told: String,
+}
+
+impl Session {
+    fn of(row: &Row) -> Work<Self> {
+        let (user, database): (String, String) = (row.try_get(1)?, row.try_get(2)?);
+        let state = row.try_get::<_, Option<String>>(3)?.unwrap_or_else(|| "unknown".to_owned());
+        let age =
+            row.try_get::<_, Option<f64>>(4)?.map_or_else(String::new, |age| format!(", open for {}", shown(age)));
+        let query = shortened(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default());
+        let told = format!("{user} in {database}, {state}{age}; last query: {query}");
+        Ok(Self { pid: row.try_get(0)?, writes: row.try_get(5)?, told })
+    }
+
+    fn finding(&self, holds: &str) -> Finding {
+        let Self { pid, told, .. } = self;
+        Finding::new("open-transaction", Severity::Warning, format!("pid {pid}"))
+            .detail(format!("{holds}: {told}"))
+            .fix(format!("end it where it comes from, or run `SELECT pg_terminate_backend({pid})`"))
+    }
 }
 
 fn shown(seconds: f64) -> String {

@@ -10,6 +10,8 @@ mod privileges;
 mod ring;
 mod server;
 
+use std::time::Duration;
+
 use postrider_core::doctor::{Finding, Thresholds};
 
 use crate::{PostgresStore, error::Work};
@@ -28,4 +30,14 @@ pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Wo
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
+}
+
+/// Whoever keeps a lock that a relay or an application waits for.
+pub(super) async fn blockage(store: &PostgresStore) -> Work<Option<Finding>> {
+    blockers::blockage(&store.0.access.client().await?, &store.0.dialect).await
+}
+
+/// Transactions that have written something and are still open.
+pub(super) async fn uncommitted(store: &PostgresStore, age: Duration) -> Work<Vec<Finding>> {
+    blockers::uncommitted(&store.0.access.client().await?, age).await
 }
