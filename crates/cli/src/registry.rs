@@ -5,7 +5,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use postrider::{
-    Envelope, Result,
+    Envelope, Error, Result,
     core::{BoxFuture, admin::StoreAdmin, log::Log, migration::Standing, transport::Publisher},
 };
 
@@ -90,6 +90,11 @@ pub(crate) trait StoreAdapter: Sync {
     /// Whether a place can be right, as far as that shows without connecting to anything.
     fn check(&self, place: &Place) -> Result<()>;
 
+    /// Whether there is no such database yet, and `migrate up` would make it.
+    fn is_missing(&self, _place: &Place) -> bool {
+        false
+    }
+
     /// Opens it. With `migrate`, makes it if there is none and brings its schema up to date; without, changes nothing.
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>>;
 
@@ -107,6 +112,14 @@ pub(crate) trait StoreAdapter: Sync {
 
     /// The script that gives roles what each of them needs.
     fn role_script(&self, place: &Place, roles: &Roles<'_>) -> Result<String>;
+}
+
+/// Says which server an error is about: clients tell what went wrong, and not with whom. Never with a user or a password.
+pub(crate) fn at_server(place: &Place, error: Error) -> Error {
+    let authority = place.path.trim_start_matches('/');
+    let authority = authority.split('?').next().unwrap_or(authority);
+    let server = authority.rsplit_once('@').map_or(authority, |(_, server)| server);
+    if server.is_empty() { error } else { error.with("server", server) }
 }
 
 /// The store that a URL means, and the rest of the URL.
@@ -182,6 +195,17 @@ mod tests {
     #[test]
     fn a_password_in_a_url_is_not_repeated() {
         assert!(!refused(store("oracle://user:secret@host/db")).contains("secret"));
+    }
+
+    #[test]
+    fn an_error_names_the_server_and_nobody_else() {
+        let told = |path: &str| {
+            let place = Place { path: path.to_owned(), table_prefix: None, schema: None, connections: None };
+            at_server(&place, Error::invalid("no")).to_string()
+        };
+        assert_eq!(told("//me:canary@db:5432/shop?password=canary"), "no (server: db:5432/shop)");
+        assert_eq!(told("//me:can@ry@db/shop"), "no (server: db/shop)");
+        assert_eq!(told("//?host=db"), "no");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 28] = [
+pub const CODES: [(&str, &str); 29] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -105,6 +105,7 @@ pub const CODES: [(&str, &str); 28] = [
     ("standby", "the server is a standby, which takes no writes"),
     ("store-failed", "the store could be reached and failed"),
     ("store-locked", "another connection keeps the only write lock"),
+    ("store-missing", "there is no such database yet, or its path is mistyped"),
     ("store-refused", "the store refuses us, or its schema is of another version"),
     ("store-unreachable", "the store cannot be reached"),
     ("synchronous-commit-off", "a crash of the server can take back what was committed"),

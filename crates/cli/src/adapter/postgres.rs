@@ -10,7 +10,7 @@ use postrider::{
     postgres::{self, Postgres, PostgresStore, SCHEMA, migrations},
 };
 
-use crate::registry::{OpenStore, Place, Roles, StoreAdapter};
+use crate::registry::{OpenStore, Place, Roles, StoreAdapter, at_server};
 
 pub(crate) struct Adapter;
 
@@ -29,14 +29,14 @@ impl StoreAdapter for Adapter {
             if let Some(connections) = place.connections {
                 builder = builder.connections_max(connections as usize);
             }
-            let store = Arc::new(builder.open().await.map_err(no_database)?);
+            let store = Arc::new(builder.open().await.map_err(|error| at_server(place, no_database(error)))?);
             Ok(OpenStore { log: Arc::clone(&store) as _, admin: store })
         })
     }
 
     fn enqueue(&self, place: &Place, transactions: Vec<Vec<Envelope>>) -> Result<()> {
         let outbox = Outbox::new(dialect(place)?);
-        wait(async {
+        wait(place, async {
             let mut client = postgres::connect(&url(place)).await?;
             let failed = |error| postgres::error(error, "enqueue");
             for envelopes in transactions {
@@ -49,11 +49,11 @@ impl StoreAdapter for Adapter {
     }
 
     fn migrations(&self, place: &Place) -> Result<Vec<Standing>> {
-        wait(async { migrations::status(&url(place), &dialect(place)?).await })
+        wait(place, async { migrations::status(&url(place), &dialect(place)?).await })
     }
 
     fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>> {
-        wait(async {
+        wait(place, async {
             if !new_store {
                 refuse_second(place).await?;
             }
@@ -114,8 +114,8 @@ fn dialect(place: &Place) -> Result<Postgres> {
 }
 
 /// These commands run outside of any runtime.
-fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+fn wait<T>(place: &Place, work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| Error::new(ErrorKind::Other, "start the runtime").caused_by(e))?;
-    runtime.block_on(work).map_err(no_database)
+    runtime.block_on(work).map_err(|error| at_server(place, no_database(error)))
 }

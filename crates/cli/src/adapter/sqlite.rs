@@ -24,10 +24,16 @@ impl StoreAdapter for Adapter {
         dialect(place).map(|_| ())
     }
 
+    fn is_missing(&self, place: &Place) -> bool {
+        !file(place).exists()
+    }
+
     fn open<'a>(&'a self, place: &'a Place, migrate: bool) -> BoxFuture<'a, Result<OpenStore>> {
         Box::pin(async move {
             refuse_server_settings(place)?;
-            if !migrate {
+            if migrate {
+                must_have_a_folder(place)?;
+            } else {
                 must_exist(place)?;
             }
             let builder = SqliteStore::builder(&place.path).prefix(prefix(place)).migrate(migrate);
@@ -56,6 +62,7 @@ impl StoreAdapter for Adapter {
     }
 
     fn migrate(&self, place: &Place, _new_store: bool) -> Result<Vec<Standing>> {
+        must_have_a_folder(place)?;
         migrations::up(&place.path, &dialect(place)?)
     }
 
@@ -79,12 +86,28 @@ fn dialect(place: &Place) -> Result<Sqlite> {
 }
 
 fn must_exist(place: &Place) -> Result<()> {
-    let plain = place.path.strip_prefix("file:").map_or(&*place.path, |uri| uri.split('?').next().unwrap_or(uri));
-    if Path::new(plain).exists() {
+    if file(place).exists() {
         return Ok(());
     }
     let message = "there is no such database; `postrider migrate up` makes one";
     Err(Error::new(ErrorKind::Unavailable, message).with("file", &place.path))
+}
+
+/// A file is made, the folder around it is not: that is where a mistyped path shows.
+fn must_have_a_folder(place: &Place) -> Result<()> {
+    match file(place).parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            let message = "there is no such folder to make the database in; make it, or correct the path";
+            Err(Error::new(ErrorKind::Unavailable, message).with("folder", folder.display()).with("file", &place.path))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The file that a path or a URI means.
+fn file(place: &Place) -> &Path {
+    let plain = place.path.strip_prefix("file:").map_or(&*place.path, |uri| uri.split('?').next().unwrap_or(uri));
+    Path::new(plain)
 }
 
 /// What only a database server has.

@@ -289,8 +289,15 @@ impl Publisher for Witness {
     }
 }
 
-fn per_second(count: u32, span: Duration) -> f64 {
-    f64::from(count) / span.as_secs_f64().max(1e-6)
+/// A shorter time tells nothing about a rate: it is mostly the grain of the clock, or one batch that came at once.
+const SPAN_MIN: Duration = Duration::from_millis(10);
+
+fn per_second(count: u32, span: Duration) -> Option<f64> {
+    (span >= SPAN_MIN).then(|| f64::from(count) / span.as_secs_f64())
+}
+
+fn in_words(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "too short to tell: more --messages".to_owned(), |rate| format!("{rate:.0} messages/s"))
 }
 
 /// The value that this share of all does not exceed.
@@ -315,12 +322,9 @@ fn as_text(arguments: &Arguments, figures: &Figures, store: &str) -> String {
     let millis = |share| format!("{:.1} ms", percentile(&figures.latencies, share).as_secs_f64() * 1_000.0);
     table.row([
         format!("enqueued, {} a transaction", arguments.batch),
-        format!("{:.0} messages/s", per_second(arguments.messages, figures.enqueue)),
+        in_words(per_second(arguments.messages, figures.enqueue)),
     ]);
-    table.row([
-        "relayed to nowhere".to_owned(),
-        format!("{:.0} messages/s", per_second(arguments.messages, figures.drain)),
-    ]);
+    table.row(["relayed to nowhere".to_owned(), in_words(per_second(arguments.messages, figures.drain))]);
     table.row(["from commit to publish, p50".to_owned(), millis(0.5)]);
     table.row(["from commit to publish, p99".to_owned(), millis(0.99)]);
     let Arguments { messages, keys, payload, .. } = arguments;
@@ -338,5 +342,13 @@ mod tests {
         assert_eq!(percentile(&sorted, 0.99), Duration::from_millis(99));
         assert_eq!(percentile(&sorted, 1.0), Duration::from_millis(100));
         assert_eq!(percentile(&[], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_rate_is_told_only_of_a_time_that_can_be_measured() {
+        assert_eq!(per_second(500, Duration::from_millis(250)), Some(2_000.0));
+        assert_eq!(per_second(10, Duration::from_micros(3)), None);
+        assert_eq!(in_words(None), "too short to tell: more --messages");
+        assert_eq!(in_words(Some(1_999.6)), "2000 messages/s");
     }
 }

@@ -18,6 +18,7 @@ use super::store::StoreArguments;
 use crate::{
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
+    registry::Place,
     values,
 };
 
@@ -38,8 +39,12 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let (findings, code) = match examine(arguments).await {
         Ok(findings) => {
-            let healthy = findings.iter().all(|finding| finding.severity < Severity::Error);
-            (findings, if healthy { Code::Done } else { Code::Problem })
+            let code = match findings.iter().find(|finding| finding.severity == Severity::Error) {
+                Some(finding) if finding.code == "store-missing" => Code::Unreachable,
+                Some(_) => Code::Problem,
+                None => Code::Done,
+            };
+            (findings, code)
         }
         // What was asked wrongly is not the store's ill health.
         Err(failure) if failure.code() == Code::Usage => return Err(failure),
@@ -52,7 +57,11 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
     let thresholds =
         Thresholds { transaction_age: arguments.transaction_age, disk_free_bytes: arguments.disk_free as u64 };
-    let admin = arguments.store.open().await?.admin;
+    let (adapter, place) = arguments.store.find()?;
+    if adapter.is_missing(&place) {
+        return Ok(vec![missing(&place)]);
+    }
+    let admin = adapter.open(&place, false).await?.admin;
     let mut findings = admin.doctor(thresholds).await?;
     findings.extend(unrouted(&*admin).await?);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -68,6 +77,12 @@ async fn unrouted(admin: &dyn StoreAdmin) -> Outcome<Option<Finding>> {
         let subject = plural(unread.len(), "topic");
         Finding::new(found.code, Severity::Warning, subject).detail(found.what).fix(found.fix.unwrap_or_default())
     }))
+}
+
+fn missing(place: &Place) -> Finding {
+    Finding::new("store-missing", Severity::Error, "store")
+        .detail(format!("there is no such database: {}", place.path))
+        .fix("correct the path, or make a new one with `postrider migrate up`")
 }
 
 fn closed(failure: &Failure) -> Finding {

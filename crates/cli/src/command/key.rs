@@ -8,6 +8,7 @@ use postrider::core::{
 use serde_json::json;
 
 use super::{
+    names::known_if_empty,
     status::age,
     store::{ActorArguments, StoreArguments},
 };
@@ -88,6 +89,7 @@ impl Change {
             return Err(Failure::usage(message));
         }
         let Some(head) = heads.pop() else {
+            known_if_empty(&*admin, true, self.route.as_ref()).await?;
             let of = self.route.as_ref().map_or_else(String::new, |route| format!(" on {route}"));
             let message = format!("the key does not stand still{of}: no dead message blocks it");
             return Err(Failure::new(Code::Problem, message));
@@ -137,6 +139,7 @@ async fn heads(
 async fn parked(arguments: &List) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let heads = heads(&*admin, arguments.route.clone(), None, arguments.limit as usize).await?;
+    known_if_empty(&*admin, heads.is_empty(), arguments.route.as_ref()).await?;
     let mut keys = Vec::new();
     for head in heads {
         // A route that keeps total order has one line, whatever the keys are.

@@ -8,7 +8,7 @@ use super::store::StoreArguments;
 use crate::{
     exit::{Code, Outcome},
     output::{OutputArguments, print},
-    registry::Roles,
+    registry::{Place, Roles, StoreAdapter},
 };
 
 const UP_TO_DATE: &str = "nothing to do: the schema is up to date\n";
@@ -86,14 +86,23 @@ pub(crate) fn run(action: &Action) -> Outcome {
 fn status(look: &Look) -> Outcome {
     let (adapter, place) = look.store.find()?;
     let migrations = adapter.migrations(&place)?;
+    tell_missing(adapter, &place);
     look.output.list(|| as_json(&migrations), || migrations.iter().map(|standing| format!("{standing}\n")).collect());
     let complete = migrations.iter().all(|standing| standing.applied_at.is_some());
     Ok(if complete { Code::Done } else { Code::Problem })
 }
 
+/// That everything is pending may also mean that the path is mistyped.
+fn tell_missing(adapter: &dyn StoreAdapter, place: &Place) {
+    if adapter.is_missing(place) {
+        eprintln!("there is no such database yet: {}; `postrider migrate up` makes it", place.path);
+    }
+}
+
 fn plan(look: &Look) -> Outcome {
     let (adapter, place) = look.store.find()?;
     let mut pending = adapter.migrations(&place)?;
+    tell_missing(adapter, &place);
     pending.retain(|standing| standing.applied_at.is_none());
     look.output.list(
         || as_json(&pending),

@@ -1,6 +1,6 @@
 //! Names that were mistyped: a command that finds nothing says so, rather than that there is nothing.
 
-use postrider::core::admin::Overview;
+use postrider::core::admin::{Overview, StoreAdmin};
 
 use crate::{
     config,
@@ -14,6 +14,15 @@ pub(super) fn known_route(overview: &Overview, name: &str) -> Outcome<()> {
     }
     let known: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
     Err(Failure::new(Code::Problem, unknown(&known, name)))
+}
+
+/// As [`known_route`], of a name that chose nothing: rows of a replay outlive it, so that a name which nobody has is a mistake
+/// only if nothing was found.
+pub(super) async fn known_if_empty(admin: &dyn StoreAdmin, is_empty: bool, name: Option<&String>) -> Outcome<()> {
+    match name.filter(|_| is_empty) {
+        Some(name) => known_route(&admin.overview().await?, name),
+        None => Ok(()),
+    }
 }
 
 fn unknown(known: &[&str], name: &str) -> String {

@@ -99,8 +99,17 @@ async fn start(start: &Start) -> Outcome {
     let route = start.route.clone().ok_or_else(|| Failure::usage("say which route's messages: --route"))?;
     let spec = ReplaySpec { route, to: start.to.clone(), filter: start.chosen.filter()?, rate: start.rate };
     let admin = start.store.open().await?.admin;
+    let overview = admin.overview().await?;
+    for name in [Some(&spec.route), spec.to.as_ref()].into_iter().flatten() {
+        known_route(&overview, name)?;
+    }
     if start.dry_run {
         return dry_run(&*admin, &spec, start.output).await;
+    }
+    if !matches(&*admin, &spec).await? {
+        // A replay that delivers nothing would look like one that has delivered everything.
+        let message = format!("nothing matches: {}; nothing was started", spec.filter);
+        return Err(Failure::new(Code::Problem, message));
     }
     let name = admin.replay(&spec, &start.actor.actor()).await?;
     start.output.object(
@@ -110,14 +119,29 @@ async fn start(start: &Start) -> Outcome {
     Ok(Code::Done)
 }
 
+/// What a replay would deliver.
+fn records(spec: &ReplaySpec) -> RecordFilter {
+    RecordFilter { chosen: spec.filter.clone(), route: Some(spec.route.clone()), ..RecordFilter::default() }
+}
+
+/// Whether there is anything to deliver. Ends with the first that is found, or with the log.
+async fn matches(admin: &dyn StoreAdmin, spec: &ReplaySpec) -> Outcome<bool> {
+    let (filter, mut after) = (records(spec), None);
+    loop {
+        let page = admin.records(&filter, after, 1).await?;
+        if !page.records.is_empty() {
+            return Ok(true);
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(false);
+        }
+    }
+}
+
 /// Counts what the route reads of the log, page by page.
 async fn dry_run(admin: &dyn StoreAdmin, spec: &ReplaySpec, output: OutputArguments) -> Outcome {
-    let overview = admin.overview().await?;
-    for name in [Some(&spec.route), spec.to.as_ref()].into_iter().flatten() {
-        known_route(&overview, name)?;
-    }
-    let filter =
-        RecordFilter { chosen: spec.filter.clone(), route: Some(spec.route.clone()), ..RecordFilter::default() };
+    let filter = records(spec);
     let (mut after, mut found) = (None, 0);
     let mut progress = Progress::new("looked at", 0);
     // Ends with the log.

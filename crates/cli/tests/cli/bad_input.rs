@@ -91,7 +91,24 @@ fn a_missing_file() {
     let message = "error: there is no such database; `postrider migrate up` makes one (file: gone.db)";
     refused(&workplace, &["status", "--store", "sqlite:gone.db"], 3, message);
     refused(&workplace, &enqueue("sqlite:gone.db", "{}"), 3, message);
+    let pending = workplace.run(&["migrate", "status", "--store", "sqlite:gone.db"]);
+    assert!(pending.code == 1 && pending.stdout.contains("pending"), "{pending:?}");
+    assert_eq!(pending.stderr, "there is no such database yet: gone.db; `postrider migrate up` makes it\n");
+    let doctor = workplace.run(&["doctor", "--store", "sqlite:gone.db"]);
+    assert!(
+        doctor.code == 3 && doctor.stdout.contains("store-missing") && doctor.stdout.contains("migrate up"),
+        "{doctor:?}"
+    );
     assert!(!workplace.path("gone.db").exists(), "asking makes no file");
+    let message = "error: there is no such folder to make the database in; make it, or correct the path (folder: no/folder, file: no/folder/app.db)";
+    refused(&workplace, &["migrate", "up", "--store", "sqlite:no/folder/app.db"], 3, message);
+    for store in ["postgres://me:canary@127.0.0.1:1/shop?sslmode=disable", "mysql://me:canary@127.0.0.1:1/shop"] {
+        for command in [&["status", "--store", store][..], &["migrate", "status", "--store", store]] {
+            let told = workplace.run(command);
+            assert!(told.code == 3 && told.stderr.contains("server: 127.0.0.1:1/shop"), "{told:?}");
+            assert!(!told.stderr.contains("canary"), "{told:?}");
+        }
+    }
 }
 
 #[test]
@@ -252,7 +269,7 @@ fn a_route_that_is_not_there() {
         &workplace,
         &["route", "pause", "gone", "--store", "sqlite:app.db"],
         1,
-        "error: there is no such route or replay (route: gone)",
+        "error: there is no route `gone`; there are no routes yet: a relay makes them known when it starts",
     );
 }
 

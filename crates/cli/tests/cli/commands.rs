@@ -208,7 +208,7 @@ fn a_doctor_tells_what_is_wrong_and_exits_accordingly() {
     let gone = doctor(&["--json"]);
     assert_eq!(gone.code, 3, "{gone:?}");
     let told: Value = serde_json::from_str(&gone.stdout).unwrap();
-    assert_eq!((&told["healthy"], &told["findings"][0]["code"]), (&false.into(), &"store-unreachable".into()));
+    assert_eq!((&told["healthy"], &told["findings"][0]["code"]), (&false.into(), &"store-missing".into()));
 
     assert_eq!(workplace.run(&["migrate", "up", STORE[0], STORE[1]]).code, 0);
     let well = doctor(&["--disk-free", "0B"]);

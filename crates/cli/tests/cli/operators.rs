@@ -294,7 +294,7 @@ fn a_replay_is_counted_sent_elsewhere_listed_and_cancelled() {
     assert_eq!(action, "replay");
     assert!(subject.ends_with(": name order.placed, to rebuild"), "{subject}");
     let nowhere = site.run(&["replay", "--route", "orders", "--to", "gone"]);
-    assert!(nowhere.code == 1 && nowhere.stderr.contains("no such route"), "{nowhere:?}");
+    assert!(nowhere.code == 1 && nowhere.stderr.contains("there is no route `gone`"), "{nowhere:?}");
     assert_eq!(site.run(&["replay", "--route", "gone", "--dry-run"]).code, 1);
     assert_eq!(site.run(&["replay"]).code, 2);
 
@@ -424,7 +424,17 @@ transport = "file:parcels.ndjson"
 #[test]
 fn a_mistyped_route_is_told_from_one_that_has_nothing() {
     let site = Site::new();
-    let looks: [&[&str]; 5] = [
+    let looks: [&[&str]; 15] = [
+        &["dead", "list", "--route", "order"],
+        &["dead", "export", "--route", "order"],
+        &["key", "parked", "--route", "order"],
+        &["key", "resume", "k", "--route", "order"],
+        &["route", "pause", "order"],
+        &["route", "resume", "order"],
+        &["route", "drain", "order"],
+        &["route", "forget", "order"],
+        &["replay", "--route", "order"],
+        &["replay", "--route", "orders", "--to", "order"],
         &["message", "list", "--route", "order"],
         &["tail", "--route", "order"],
         &["replay", "--route", "order", "--dry-run"],
@@ -436,6 +446,12 @@ fn a_mistyped_route_is_told_from_one_that_has_nothing() {
         assert_eq!(told.stderr, "error: there is no route `order`; did you mean `orders`?\n", "{arguments:?}");
         assert_eq!((told.code, told.stdout.as_str()), (1, ""), "{arguments:?}");
     }
+    for arguments in [&["dead", "list", "--route", "orders"], &["key", "parked", "--route", "orders"]] {
+        assert_eq!(site.run(arguments).code, 0, "one that has nothing: {arguments:?}");
+    }
+    let replay = site.run(&["replay", "--route", "orders", "--key", "nobody"]);
+    assert_eq!(replay.stderr, "error: nothing matches: key nobody; nothing was started\n");
+    assert_eq!((replay.code, site.run(&["replay", "list"]).stdout.contains("0 replays")), (1, true));
     let nothing = site.run(&["dead", "redrive", "--route", "orders"]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (1, "0 redriven\n"));
 }

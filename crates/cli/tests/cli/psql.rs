@@ -62,7 +62,7 @@ fn a_literal_is_text_and_bytes_are_bytes() {
 #[test]
 fn it_is_not_delivered_before_its_time() {
     let database = Database::migrated();
-    let sql = "SELECT postrider.enqueue('t', 'n', '\"later\"', deliver_at => clock_timestamp() + interval '700 ms');
+    let sql = "SELECT postrider.enqueue('t', 'n', '\"later\"', deliver_at => clock_timestamp() + interval '3 s');
                SELECT postrider.enqueue('t', 'n', '\"now\"');
                SELECT extract(epoch FROM max(deliver_at)) * 1000 FROM postrider.log";
     let due: f64 = database.admin(sql).done().lines().last().unwrap().parse().unwrap();
@@ -70,7 +70,10 @@ fn it_is_not_delivered_before_its_time() {
     let arrivals = database.arrivals(2);
     let clock = "SELECT extract(epoch FROM clock_timestamp()) * 1000";
     let now: f64 = database.admin(clock).done().trim().parse().unwrap();
-    assert_eq!((&arrivals[0]["payload"], &arrivals[1]["payload"]), (&json!("now"), &json!("later")));
+    // On a slow machine both may be due when they are first read; then they come as they were enqueued.
+    let mut payloads = [arrivals[0]["payload"].as_str(), arrivals[1]["payload"].as_str()];
+    payloads.sort_unstable();
+    assert_eq!(payloads, [Some("later"), Some("now")]);
     assert!(now >= due, "it came {} ms early", due - now);
 }
 

@@ -101,7 +101,7 @@ impl Obstacle {
                     .fix(format!("postrider route resume {route}"))
             }
             Self::NoRelay => Finding::of(route, "no-relay", "no relay is running on this store")
-                .fix("start one: postrider run --config postrider.toml"),
+                .fix("start one: postrider run, with the configuration that has the route"),
             Self::NotServed { nodes } => Finding::of(
                 route,
                 "not-served",

@@ -92,10 +92,12 @@ fn given_up(route: &RouteStatus, groups: &[CauseGroup]) -> Option<Finding> {
         .map(|group| format!("{} {}", group.rows, group.code))
         .collect();
     let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
-    let blocks = match parked.blocking {
-        0 => String::new(),
-        1 => "; 1 key waits behind one of them".to_owned(),
-        keys => format!("; {keys} keys wait behind them"),
+    let blocks = match (parked.blocking, parked.dead) {
+        (0, _) => String::new(),
+        (1, 1) => "; its key waits behind it".to_owned(),
+        (1, _) => "; the key of one of them waits behind it".to_owned(),
+        (keys, dead) if keys == dead => "; their keys wait behind them".to_owned(),
+        (keys, _) => format!("; the keys of {keys} of them wait behind them"),
     };
     let what = format!("{} given up{causes}{blocks}", messages(parked.dead, "was", "were"));
     let fix = format!("postrider dead list --route {}; then redrive or discard", route.route);

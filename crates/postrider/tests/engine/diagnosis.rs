@@ -244,7 +244,7 @@ async fn a_survey_names_what_is_refused_given_up_and_unread(place: Place) {
     })
     .await;
     assert!(last[0].starts_with("retrying: all: 1 message was refused and is tried again (refused: "), "{last:?}");
-    assert_eq!(last[1], "dead: all: 1 message was given up (1 refused); 1 key waits behind one of them");
+    assert_eq!(last[1], "dead: all: 1 message was given up (1 refused); its key waits behind it");
     assert!(last[2].starts_with("no-route: no route reads") && last[2].contains("`strange.topic` (1)"), "{last:?}");
     relay.drained().await;
 }

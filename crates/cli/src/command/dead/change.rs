@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Filter;
 use crate::{
     command::{
-        names::known_route,
+        names::known_if_empty,
         store::{ActorArguments, StoreArguments},
     },
     exit::{Code, Failure, Outcome},
@@ -84,10 +84,7 @@ impl Change {
         }
         let count = admin.parked_count(&filter).await?;
         if count == 0 {
-            // The rows of a replay outlive it, so a name that nobody has is a reason and not a mistake by itself.
-            if let Some(route) = &self.filter.route {
-                known_route(&admin.overview().await?, route)?;
-            }
+            known_if_empty(&*admin, true, self.filter.route.as_ref()).await?;
             return Ok(self.tell(act, 0));
         }
         if !self.yes {

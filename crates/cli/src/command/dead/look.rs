@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::Filter;
 use crate::{
-    command::{envelope, status::age, store::StoreArguments},
+    command::{envelope, names::known_if_empty, status::age, store::StoreArguments},
     exit::{Code, Failure, Outcome},
     output::{OutputArguments, or_dash, print},
     progress::Progress,
@@ -80,6 +80,7 @@ pub(crate) struct List {
 pub(super) async fn list(arguments: &List) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let rows = admin.parked(&arguments.filter.parked(), None, arguments.limit).await?;
+    known_if_empty(&*admin, rows.is_empty(), arguments.filter.route.as_ref()).await?;
     arguments.output.list(
         || rows.iter().map(as_json).collect(),
         || {
@@ -157,7 +158,9 @@ pub(crate) struct Export {
 pub(super) async fn export(arguments: &Export) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let filter = arguments.filter.parked();
-    let mut progress = Progress::new("exported", admin.parked_count(&filter).await?);
+    let count = admin.parked_count(&filter).await?;
+    known_if_empty(&*admin, count == 0, filter.route.as_ref()).await?;
+    let mut progress = Progress::new("exported", count);
     let (mut after, mut done) = (None, 0);
     // Ends with the first page that is not full.
     loop {

@@ -16,7 +16,10 @@ use postrider::core::{
 use serde_json::json;
 
 use crate::{
-    command::store::{ActorArguments, StoreArguments},
+    command::{
+        names::known_route,
+        store::{ActorArguments, StoreArguments},
+    },
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     values,
@@ -43,6 +46,7 @@ pub(crate) struct Arguments {
 pub(super) async fn run(arguments: &Arguments) -> Outcome {
     let Arguments { route, timeout, .. } = arguments;
     let admin = arguments.store.open().await?.admin;
+    known_route(&admin.overview().await?, route)?;
     admin.pause(route, &arguments.actor.actor()).await?;
     let paused_at = admin.overview().await?.at;
     if let Ok(rests) = tokio::time::timeout(*timeout, at_rest(&*admin, route, paused_at)).await {

@@ -4,11 +4,14 @@
 mod drain;
 mod test;
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
-use postrider::core::admin::{Hindrance, RouteStatus, Undelivered};
+use postrider::core::admin::{Hindrance, RouteStatus, StoreAdmin, Undelivered};
 use serde_json::{Value, json};
 
 use super::{
+    names::known_route,
     status::{age, count, lanes, state},
     store::{ActorArguments, StoreArguments},
 };
@@ -66,6 +69,13 @@ pub(crate) struct Forget {
 }
 
 impl Named {
+    /// The store, if it knows the route.
+    async fn open(&self) -> Outcome<Arc<dyn StoreAdmin>> {
+        let admin = self.store.open().await?.admin;
+        known_route(&admin.overview().await?, &self.route)?;
+        Ok(admin)
+    }
+
     /// What has become of the route: one word for a program, a sentence for people.
     fn tell(&self, state: &str, in_words: &str) {
         let route = &self.route;
@@ -79,16 +89,16 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Drain(arguments) => return drain::run(arguments).await,
         Action::Test(arguments) => return test::run(arguments).await,
         Action::Pause(named) => {
-            named.store.open().await?.admin.pause(&named.route, &named.actor.actor()).await?;
+            named.open().await?.pause(&named.route, &named.actor.actor()).await?;
             named.tell("paused", "is paused");
         }
         Action::Resume(named) => {
-            named.store.open().await?.admin.resume_route(&named.route, &named.actor.actor()).await?;
+            named.open().await?.resume_route(&named.route, &named.actor.actor()).await?;
             named.tell("resumed", "goes on");
         }
         Action::Forget(arguments) => forget(arguments).await?,
         Action::Rebase(named) => {
-            named.store.open().await?.admin.rebase_route(&named.route, &named.actor.actor()).await?;
+            named.open().await?.rebase_route(&named.route, &named.actor.actor()).await?;
             named.tell("rebasing", "is rebased when a relay reads it next; what was not settled is delivered");
         }
     }
@@ -96,7 +106,7 @@ pub(crate) async fn run(action: &Action) -> Outcome {
 }
 
 async fn forget(Forget { named, yes }: &Forget) -> Outcome<()> {
-    let admin = named.store.open().await?.admin;
+    let admin = named.open().await?;
     let route = &named.route;
     match admin.overview().await?.hindrance(route) {
         Some(Hindrance::Served { node }) => return Err(served(route, &node)),
