@@ -1,15 +1,17 @@
 //! `postrider enqueue`: one message by hand, in a transaction of its own. For trying things out, and for scripts.
+//! It is an act of an operator, with an entry in the audit record in the same transaction; a service enqueues in a transaction
+//! of its own, without one.
 
 use std::{fs, io::Read, time::Duration};
 
 use clap::Args;
 use postrider::{
     Envelope,
-    core::{headers::Headers, time::Timestamp},
+    core::{headers::Headers, limits::Limits, time::Timestamp},
 };
 use serde_json::json;
 
-use super::store::StoreArguments;
+use super::store::{ActorArguments, StoreArguments};
 use crate::{
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
@@ -45,14 +47,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     attempts_max: Option<u32>,
     #[command(flatten)]
+    actor: ActorArguments,
+    #[command(flatten)]
     output: OutputArguments,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    let (adapter, place) = arguments.store.find()?;
+pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let envelope = arguments.envelope()?;
     let id = envelope.id;
-    adapter.enqueue(&place, vec![vec![envelope]])?;
+    let batch = Limits::default().check(vec![envelope])?;
+    arguments.store.open().await?.admin.enqueue(batch, Some(&arguments.actor.actor())).await?;
     arguments.output.object(|| json!({ "id": id, "topic": arguments.topic }), || format!("{id}\n"));
     Ok(Code::Done)
 }

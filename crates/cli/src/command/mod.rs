@@ -128,7 +128,7 @@ impl Command {
             Self::Node(action) => block_on(node::run(&action)),
             Self::Lease(action) => block_on(lease::run(&action)),
             Self::Audit(action) => block_on(audit::run(&action)),
-            Self::Enqueue(arguments) => enqueue::run(&arguments),
+            Self::Enqueue(arguments) => block_on(enqueue::run(&arguments)),
             Self::Capture(action) => block_on(capture::run(&action)),
             Self::Bench(arguments) => block_on(bench::run(&arguments)),
             Self::Reference => reference::run(),

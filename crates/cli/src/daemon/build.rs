@@ -10,9 +10,9 @@ use postrider::{
     metrics::{Metrics, StoreMetrics},
     relay::events::{Observer, TracingObserver},
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc::UnboundedReceiver};
 
-use super::{collect::Collecting, unrouted};
+use super::{collect::Collecting, gone, unrouted};
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -26,6 +26,8 @@ pub(super) struct Outbox {
     pub(super) relay: Relay,
     pub(super) watched: Watched,
     pub(super) collecting: Option<Collecting>,
+    /// Routes and replays whose endpoint is gone for good.
+    pub(super) gone: UnboundedReceiver<Arc<str>>,
 }
 
 /// Opens everything.
@@ -54,7 +56,9 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
     }
     let collecting = Collecting::open(store).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
-    let observers: Vec<Arc<dyn Observer>> = vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store)];
+    let (listener, gone) = gone::listener();
+    let observers: Vec<Arc<dyn Observer>> =
+        vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store), Arc::new(listener)];
     let options = config.relay.options.clone();
     let mut builder = Relay::builder(opened.log).options(options).observer(Arc::new(observers));
     if let Some(name) = &config.relay.name {
@@ -73,7 +77,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         lease_life: config.relay.options.lease_life,
         keep: config.relay.options.keep_delivered,
     };
-    Ok(Outbox { relay, watched, collecting })
+    Ok(Outbox { relay, watched, collecting, gone })
 }
 
 /// Opens the destination of a route, and sets the route up.

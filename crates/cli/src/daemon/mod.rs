@@ -6,6 +6,7 @@
 
 mod build;
 mod collect;
+mod gone;
 mod log;
 mod reload;
 mod signals;
@@ -62,7 +63,8 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     let mut watched = Vec::new();
     let (stop_collecting, collecting_stops) = watch::channel(());
     let mut collectors = JoinSet::new();
-    for Outbox { relay, watched: watch, collecting } in build::outboxes(config, &metrics, telemetry).await? {
+    let mut helpers = JoinSet::new();
+    for Outbox { relay, watched: watch, collecting, gone } in build::outboxes(config, &metrics, telemetry).await? {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
         if let Some(collecting) = collecting {
             let mut stops = collecting_stops.clone();
@@ -70,16 +72,14 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
             let stopped = async move { drop(stops.changed().await) };
             collectors.spawn(collecting.run(Arc::clone(&watch.admin), Arc::clone(&watch.metrics), stopped));
         }
+        helpers.spawn(gone::pause_routes(Arc::clone(&watch.admin), gone));
+        helpers.spawn(unrouted::watch(watch.name.clone(), Arc::clone(&watch.admin), Arc::clone(&watch.topics)));
         watched.push(watch);
         relays.spawn(relay.run());
     }
     let by_store = watched.iter().map(|watch| (watch.name.clone(), watch.relay.clone())).collect();
     let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry));
     let handles: Vec<RelayHandle> = watched.iter().map(|watch| watch.relay.clone()).collect();
-    let mut helpers = JoinSet::new();
-    for store in &watched {
-        helpers.spawn(unrouted::watch(store.name.clone(), Arc::clone(&store.admin), Arc::clone(&store.topics)));
-    }
     if let Some((listener, token)) = listener {
         info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
         helpers.spawn(admin::serve(listener, token, admin::scraper(metrics), watched));

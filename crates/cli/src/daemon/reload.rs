@@ -1,7 +1,7 @@
 //! SIGHUP: the configuration is read again, and what can be changed under way is.
 //!
 //! The level of the log, and of a route everything but what the store knows of it. Every destination is opened again, so
-//! secrets and certificates are looked up anew, a rotated file is made anew, and an endpoint that answered 410 is tried again;
+//! secrets and certificates are looked up anew, and a rotated file is made anew;
 //! lanes drain before they go on, so nothing is published twice. What needs a restart is named and stays as it was. A
 //! configuration that is wrong changes nothing.
 

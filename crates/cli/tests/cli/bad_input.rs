@@ -126,7 +126,7 @@ fn a_file_that_is_no_database() {
         &workplace,
         &enqueue("sqlite:app.db", "{}"),
         3,
-        "error: enqueue (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+        "error: open the database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
     );
     refused(
         &workplace,
@@ -184,8 +184,10 @@ fn a_schema_that_is_missing() {
         &workplace,
         &enqueue("sqlite:app.db", "{}"),
         4,
-        "error: enqueue: the log table is missing; run the migrations first (table: postrider_log, file: app.db)\n  \
-         because: no such table: postrider_log\n  because: Error code 1: SQL logic error",
+        &format!(
+            "error: the schema is missing; run the migrations, or let the store do it (prefix: postrider_, version: 0, \
+             needed: {LATEST}, file: app.db)"
+        ),
     );
 }
 
@@ -235,7 +237,7 @@ fn a_read_only_database() {
         &workplace,
         &enqueue(store, "{}"),
         4,
-        "error: enqueue (code: 8, file: file:app.db?mode=ro)\n  because: attempt to write a readonly database\n  because: Error code 8: attempt to write a readonly database",
+        "error: the database is read-only: check the permissions of the file and its folder (file: file:app.db?mode=ro)",
     );
 }
 

@@ -210,10 +210,15 @@ fn the_dead_are_counted_before_they_are_changed() {
 #[test]
 fn what_changes_something_answers_in_json_too() {
     let site = Site::new();
-    let enqueued = site.json(&["enqueue", "--topic", "orders.placed", "--name", "order.paid", "--payload", "{}"]);
+    let message = ["enqueue", "--topic", "orders.placed", "--name", "order.paid", "--payload", "{}"];
+    let enqueued = site.json(&[&message[..], &["--actor", "ada", "--reason", "a trial"]].concat());
     wait_until("it has arrived", || {
         site.workplace.arrivals("arrivals.ndjson").iter().any(|id| enqueued["id"] == id.to_string())
     });
+    let subject = |id: &Value| format!("message {}, topic orders.placed", id.as_str().unwrap());
+    assert_eq!(site.last_act(), ["enqueue", &subject(&enqueued["id"]), "ada", "a trial"]);
+    let tried = site.json(&["route", "test", "orders", "--topic", "orders.placed", "--actor", "ada"]);
+    assert_eq!(site.last_act(), ["enqueue", &subject(&tried["id"]), "ada", "-"]);
     let state = |state: &str| serde_json::json!({ "route": "orders", "state": state });
     assert_eq!(site.json(&["route", "drain", "orders"]), state("drained"));
     let expired = ["enqueue", "--topic", "orders.late", "--name", "n", "--payload", "", "--expires-in", "1ms"];

@@ -113,36 +113,63 @@ fn receiver(status: u16) -> (u16, Arc<AtomicU16>, Arc<AtomicUsize>) {
     (port, status, taken)
 }
 
+/// A restart alone must not deliver to it again: that it is gone is kept in the store.
 #[test]
-fn an_endpoint_that_was_gone_is_tried_again_after_a_resume_and_after_a_reload() {
-    for reload in [false, true] {
-        let workplace = Workplace::new();
-        let mut producer = workplace.migrated();
-        let (port, status, taken) = receiver(410);
-        let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
-        let daemon = workplace.daemon(
-            "relay",
-            &format!(
-                "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
-                 breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
-            ),
-        );
-        producer.enqueue(3, 3);
-        wait_until("it is said", || workplace.status().to_string().contains("postrider route drain hook"));
-        status.store(204, Ordering::SeqCst);
-        if reload {
-            daemon.signal(Signal::HUP);
-        } else {
-            let change = |verb: &str| {
-                let done = workplace.run(&["route", verb, "hook", "--store", "sqlite:app.db"]);
-                assert_eq!(done.code, 0, "{done:?}");
-            };
-            change("drain");
-            change("resume");
-        }
-        wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
-        drop(daemon);
+fn an_endpoint_that_is_gone_stays_disabled_until_somebody_resumes_its_route() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let (port, status, taken) = receiver(410);
+    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
+    let config = format!(
+        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
+         breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
+    );
+    let run = |arguments: &[&str]| {
+        let done = workplace.run(&[arguments, &["--store", "sqlite:app.db"]].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        done.stdout
+    };
+    let mut daemon = workplace.daemon("relay", &config);
+    producer.enqueue(3, 3);
+    wait_until("it is said", || {
+        let told = run(&["status"]);
+        told.contains("paused by postrider: its endpoint has answered 410")
+            && told.contains("postrider route resume hook")
+    });
+    assert!(run(&["audit", "list"]).contains("answered 410"), "and who has paused it is kept");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+
+    status.store(204, Ordering::SeqCst);
+    let _again = workplace.daemon("again", &config);
+    wait_until("a lane is owned", || log(&workplace, "again").contains("lane acquired"));
+    run(&["route", "drain", "hook"]);
+    assert_eq!(taken.load(Ordering::SeqCst), 0, "nothing goes to it");
+    run(&["route", "resume", "hook"]);
+    wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
+}
+
+#[test]
+fn an_endpoint_that_was_gone_is_tried_again_by_the_same_relay() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let (port, status, taken) = receiver(410);
+    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
+    let _daemon = workplace.daemon(
+        "relay",
+        &format!(
+            "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
+             breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
+        ),
+    );
+    producer.enqueue(3, 3);
+    wait_until("it is paused", || workplace.status()["routes"][0]["paused"]["name"] == "postrider");
+    status.store(204, Ordering::SeqCst);
+    for verb in ["drain", "resume"] {
+        let done = workplace.run(&["route", verb, "hook", "--store", "sqlite:app.db"]);
+        assert_eq!(done.code, 0, "{done:?}");
     }
+    wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
 }
 
 #[test]

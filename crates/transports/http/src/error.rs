@@ -18,7 +18,7 @@ pub(crate) fn is_gone(status: StatusCode) -> bool {
 
 /// Nothing goes to an endpoint that has said so.
 pub(crate) fn gone(target: &str) -> Outcome {
-    let detail = format!("{target} answered 410; nothing is sent to it until it is reopened or the relay restarted");
+    let detail = format!("{target} answered 410; nothing is sent to it until it is reopened");
     Outcome::Unavailable(Cause::new("gone", detail))
 }
 

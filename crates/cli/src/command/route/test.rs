@@ -14,6 +14,7 @@ use postrider::{
         browse::RecordFilter,
         headers::{Headers, PROBE},
         lease::ReplayFilter,
+        limits::Limits,
         topic::TopicPattern,
     },
     diagnosis::{self, obstacles},
@@ -21,7 +22,11 @@ use postrider::{
 use serde_json::json;
 
 use crate::{
-    command::{names::known_route, store::StoreArguments, why::in_lines},
+    command::{
+        names::known_route,
+        store::{ActorArguments, StoreArguments},
+        why::in_lines,
+    },
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     values,
@@ -49,12 +54,13 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
     #[command(flatten)]
+    actor: ActorArguments,
+    #[command(flatten)]
     output: OutputArguments,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Outcome {
-    let (adapter, place) = arguments.store.find()?;
-    let admin = adapter.open(&place, false).await?.admin;
+    let admin = arguments.store.open().await?.admin;
     let overview = admin.overview().await?;
     known_route(&overview, &arguments.route)?;
     let route = overview.routes.iter().find(|route| *route.route == *arguments.route).expect("it is known");
@@ -68,10 +74,9 @@ pub(super) async fn run(arguments: &Arguments) -> Outcome {
     let topic = topic(arguments, route)?;
     let envelope = probe(&topic, arguments);
     let id = envelope.id;
+    let batch = Limits::default().check(vec![envelope])?;
     let began = Instant::now();
-    tokio::task::spawn_blocking(move || adapter.enqueue(&place, vec![vec![envelope]]))
-        .await
-        .map_err(|error| Failure::because(Code::Problem, "the message was not enqueued", &error))??;
+    admin.enqueue(batch, Some(&arguments.actor.actor())).await?;
     let committed = began.elapsed();
     let delivered = tokio::time::timeout(arguments.timeout, delivered(&*admin, &arguments.route, id)).await;
     let Ok(delivered) = delivered else { return too_late(&*admin, arguments, id).await };

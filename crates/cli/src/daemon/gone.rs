@@ -1,0 +1,73 @@
+//! Endpoints that are gone for good: a webhook that answers 410 wants nothing more, and a restart must not forget it.
+//!
+//! The publisher stops by itself, but only in its memory. So the route is paused in the store, with the reason and an audit
+//! entry: every relay keeps it idle from then on, `status` and `why` say why, and `postrider route resume` is the one way to
+//! enable it again.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider::{
+    core::admin::{Actor, StoreAdmin},
+    relay::events::{Event, Observer},
+};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tracing::warn;
+
+/// The code that a publisher gives to an endpoint that is gone.
+const GONE: &str = "gone";
+
+/// Who pauses, in the audit record.
+const NAME: &str = "postrider";
+
+const REASON: &str =
+    "its endpoint has answered 410, so it is gone for good: correct the URL or ask its owner, then resume the route";
+
+/// How long until a store that could not be written to is asked again.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Hears of lanes whose endpoint is gone.
+pub(super) struct Listener(UnboundedSender<Arc<str>>);
+
+/// The listener, and what it hears: names of routes and replays.
+pub(super) fn listener() -> (Listener, UnboundedReceiver<Arc<str>>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Listener(sender), receiver)
+}
+
+impl Observer for Listener {
+    fn observe(&self, event: &Event<'_>) {
+        if let Event::BreakerOpened { lane, cause } = event
+            && cause.code() == GONE
+        {
+            // Nobody hears it only when the process ends.
+            let _ = self.0.send(Arc::clone(&lane.route));
+        }
+    }
+}
+
+/// Pauses every route that it hears of. Ends with the relay that tells them.
+pub(super) async fn pause_routes(admin: Arc<dyn StoreAdmin>, mut gone: UnboundedReceiver<Arc<str>>) {
+    while let Some(name) = gone.recv().await {
+        while let Err(error) = pause(&*admin, &name).await {
+            warn!(route = %name, why = %error, "a route whose endpoint is gone could not be paused; it is tried again");
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+}
+
+/// A replay publishes through a route, and it is that one's endpoint. One that somebody has paused meanwhile stays theirs.
+async fn pause(admin: &dyn StoreAdmin, name: &str) -> postrider::Result<()> {
+    let overview = admin.overview().await?;
+    let status = |name: &str| overview.routes.iter().find(|status| *status.route == *name);
+    let route = status(name).and_then(|status| status.replay_of.as_deref()).unwrap_or(name);
+    // A route that was forgotten has nothing to pause.
+    if status(route).is_none_or(|status| status.paused.is_some()) {
+        return Ok(());
+    }
+    admin.pause(route, &Actor { name: NAME.to_owned(), reason: Some(REASON.to_owned()) }).await?;
+    warn!(
+        route,
+        "the endpoint has answered 410 and is gone for good; the route is paused until `postrider route resume`"
+    );
+    Ok(())
+}
