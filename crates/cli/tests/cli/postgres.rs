@@ -1,8 +1,8 @@
 //! A database of its own on the test server for each test, and `psql` to work in it like a service in any language.
 
 use std::{
-    io::Write,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -24,6 +24,27 @@ pub(crate) struct Answer {
     pub(crate) succeeded: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+/// A session that stays open until it is told to end.
+pub(crate) struct Session {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Session {
+    /// Ends it; what it has not committed is rolled back.
+    pub(crate) fn end(&mut self) {
+        drop(self.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A database with the tables of the store, and a role that may do no more than enqueue. Both are dropped at the end.
@@ -94,6 +115,22 @@ impl Database {
     /// Runs SQL as the role that may enqueue.
     pub(crate) fn app(&self, sql: &str) -> Answer {
         psql(&self.app_url(), sql)
+    }
+
+    /// A session of the owner that has run this and stays open, with whatever transaction it has begun.
+    pub(crate) fn session(&self, sql: &str) -> Session {
+        let mut child = Command::new("psql")
+            .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", &self.url()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("psql is installed");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        writeln!(stdin, "{sql}\n\\echo ready").unwrap();
+        stdin.flush().unwrap();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        assert!(stdout.lines().any(|line| line.unwrap() == "ready"), "it did what it was told");
+        Session { child, stdin: Some(stdin) }
     }
 
     /// A daemon that writes every message into the file `arrivals.ndjson`.

@@ -14,18 +14,23 @@ use serde_json::Value;
 
 use crate::{
     admin::{free_port, get},
-    support::{Daemon, Workplace, wait_until},
+    postgres::Database,
+    support::{Daemon, Finished, Workplace, wait_until},
 };
 
 /// The promise: so long may it take until everybody who asks is told.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
-const STORE: [&str; 2] = ["--store", "sqlite:app.db"];
-
 /// A store, and where its relay tells its metrics.
 struct Scene {
-    place: Workplace,
+    ground: Ground,
     listen: SocketAddr,
+}
+
+/// What is about the store is tried on a file and on a server.
+enum Ground {
+    File(Workplace),
+    Server(Database),
 }
 
 /// What has to be said.
@@ -43,20 +48,52 @@ type Sample<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
 
 impl Scene {
     fn new() -> Self {
-        let scene = Self { place: Workplace::new(), listen: free_port() };
-        drop(scene.place.migrated());
-        scene
+        let place = Workplace::new();
+        drop(place.migrated());
+        Self { ground: Ground::File(place), listen: free_port() }
+    }
+
+    fn on_postgres() -> Self {
+        Self { ground: Ground::Server(Database::migrated()), listen: free_port() }
+    }
+
+    fn everywhere() -> [Self; 2] {
+        [Self::new(), Self::on_postgres()]
+    }
+
+    fn place(&self) -> &Workplace {
+        match &self.ground {
+            Ground::File(place) => place,
+            Ground::Server(database) => &database.workplace,
+        }
+    }
+
+    fn url(&self) -> String {
+        match &self.ground {
+            Ground::File(_) => "sqlite:app.db".to_owned(),
+            Ground::Server(database) => database.url(),
+        }
+    }
+
+    /// Runs the binary on the store.
+    fn run(&self, arguments: &[&str]) -> Finished {
+        self.place().run(&[arguments, &["--store", &self.url()]].concat())
+    }
+
+    fn status(&self) -> Value {
+        self.place().status_of(&self.url())
     }
 
     /// A relay with one route `orders`. Leases are short, so that a relay that is gone is soon known to be.
     fn relay(&self, route: &str) -> Daemon {
-        self.place.daemon("relay", &self.config("orders", route))
+        self.place().daemon("relay", &self.config("orders", route))
     }
 
     fn config(&self, name: &str, route: &str) -> String {
         format!(
-            "[store]\nurl = \"sqlite:app.db\"\n[relay]\nlease_life = \"2s\"\nheartbeat_every = \"500ms\"\n\
+            "[store]\nurl = \"{}\"\n[relay]\nlease_life = \"2s\"\nheartbeat_every = \"500ms\"\n\
              [admin]\nlisten = \"{}\"\n[[route]]\nname = \"{name}\"\ntopics = [\"orders.*\"]\n{route}\n",
+            self.url(),
             self.listen
         )
     }
@@ -64,7 +101,7 @@ impl Scene {
     /// Makes the route known to the store, and leaves it without a relay.
     fn known_route(&self) {
         let mut relay = self.relay("transport = \"file:arrivals\"");
-        wait_until("the route is known", || !self.place.status()["routes"][0].is_null());
+        wait_until("the route is known", || !self.status()["routes"][0].is_null());
         relay.signal(Signal::TERM);
         assert_eq!(relay.wait().code(), Some(0));
     }
@@ -72,13 +109,13 @@ impl Scene {
     /// Commits one message and returns its id.
     fn enqueue(&self, topic: &str, more: &[&str]) -> String {
         let message = ["enqueue", "--topic", topic, "--name", "order.placed", "--payload", "{}"];
-        let finished = self.place.run(&[&message, &STORE[..], more].concat());
+        let finished = self.run(&[&message, more].concat());
         assert_eq!(finished.code, 0, "{finished:?}");
         finished.stdout.trim_end().to_owned()
     }
 
     fn why(&self, id: &str) -> Vec<Value> {
-        let finished = self.place.run(&["why", id, STORE[0], STORE[1], "--json"]);
+        let finished = self.run(&["why", id, "--json"]);
         assert!(finished.code <= 1, "{finished:?}");
         finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -97,7 +134,7 @@ impl Scene {
             said.then_some(()).ok_or(format!("{found:?}"))
         });
         within("`status` names it", || {
-            let findings = self.place.status()["findings"].clone();
+            let findings = self.status()["findings"].clone();
             let mut found = findings.as_array().unwrap().iter();
             found.any(|finding| finding["code"] == told.standstill).then_some(()).ok_or(findings.to_string())
         });
@@ -166,10 +203,13 @@ fn answering(head: &'static str) -> impl Fn(TcpStream) + Send + Sync + 'static {
 
 #[test]
 fn a_paused_route() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_a_paused_route);
+}
+
+fn told_of_a_paused_route(scene: &Scene) {
     scene.known_route();
-    let paused = ["route", "pause", "orders", STORE[0], STORE[1], "--actor", "anna", "--reason", "maintenance"];
-    assert_eq!(scene.place.run(&paused).code, 0);
+    let paused = ["route", "pause", "orders", "--actor", "anna", "--reason", "maintenance"];
+    assert_eq!(scene.run(&paused).code, 0);
     let id = scene.enqueue("orders.placed", &[]);
     let _relay = scene.relay("transport = \"file:arrivals\"");
     scene.assert_told(
@@ -180,18 +220,21 @@ fn a_paused_route() {
             samples: &[("postrider_route_paused", &[("route", "orders")], 1.0)],
         },
     );
-    assert_eq!(scene.place.run(&["route", "resume", "orders", STORE[0], STORE[1]]).code, 0, "as the fix says");
-    wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
+    assert_eq!(scene.run(&["route", "resume", "orders"]).code, 0, "as the fix says");
+    wait_until("it has arrived", || scene.place().arrivals("arrivals").len() == 1);
     wait_until("nothing is wrong any more", || {
         scene.why(&id)[0]["code"] == "passed"
-            && scene.place.status()["findings"] == Value::Array(Vec::new())
+            && scene.status()["findings"] == Value::Array(Vec::new())
             && !scene.metrics().contains("cause=\"paused\"")
     });
 }
 
 #[test]
 fn no_relay() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_no_relay);
+}
+
+fn told_of_no_relay(scene: &Scene) {
     scene.known_route();
     let id = scene.enqueue("orders.placed", &[]);
     within("`why` names it", || {
@@ -199,12 +242,12 @@ fn no_relay() {
         (found[0]["code"] == "no-relay").then_some(()).ok_or(format!("{found:?}"))
     });
     within("`status` names it", || {
-        let status = scene.place.status();
+        let status = scene.status();
         (status["findings"][0]["code"] == "no-relay").then_some(()).ok_or(status.to_string())
     });
     // Nobody is there to be scraped, which Prometheus shows by `up`; the metrics of the store can be had all the same.
     assert_eq!(get(scene.listen, "/metrics", None), None);
-    let metrics = scene.place.run(&["check", "--prometheus", STORE[0], STORE[1]]).stdout;
+    let metrics = scene.run(&["check", "--prometheus"]).stdout;
     assert_eq!(sample(&metrics, "postrider_standstill", &[("cause", "no-relay")]), Some(1.0), "{metrics}");
     assert_eq!(sample(&metrics, "postrider_nodes", &[]), Some(0.0), "{metrics}");
 }
@@ -216,14 +259,14 @@ fn a_lane_whose_relay_was_killed() {
         let config = scene.config("orders", "transport = \"file:arrivals\"").replace("\"2s\"", "\"90s\"");
         config.replace("[relay]\n", &format!("[relay]\nname = \"{name}\"\n"))
     };
-    let killed = scene.place.daemon("killed", &config("killed"));
-    wait_until("it owns the lane", || !scene.place.status()["routes"][0]["lanes"][0]["owner"].is_null());
+    let killed = scene.place().daemon("killed", &config("killed"));
+    wait_until("it owns the lane", || !scene.status()["routes"][0]["lanes"][0]["owner"].is_null());
     killed.kill();
     // As if that had happened most of a minute ago.
     let sql = "UPDATE postrider_node SET seen_at = seen_at - 50000000 WHERE name = 'killed'";
-    Connection::open(scene.place.path("app.db")).unwrap().execute(sql, []).unwrap();
+    Connection::open(scene.place().path("app.db")).unwrap().execute(sql, []).unwrap();
     let id = scene.enqueue("orders.placed", &[]);
-    let _other = scene.place.daemon("other", &config("other"));
+    let _other = scene.place().daemon("other", &config("other"));
     scene.assert_told(
         &id,
         &Told { why: ("silent", "killed owns lane 0 and is silent for "), standstill: "silent", samples: &[] },
@@ -232,10 +275,13 @@ fn a_lane_whose_relay_was_killed() {
 
 #[test]
 fn a_route_that_no_relay_has() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_a_route_that_no_relay_has);
+}
+
+fn told_of_a_route_that_no_relay_has(scene: &Scene) {
     scene.known_route();
     let id = scene.enqueue("orders.placed", &[]);
-    let _other = scene.place.daemon("other", &scene.config("invoices", "transport = \"discard\""));
+    let _other = scene.place().daemon("other", &scene.config("invoices", "transport = \"discard\""));
     let orders = [("route", "orders")];
     let told = Told {
         why: ("not-served", "`orders`"),
@@ -247,9 +293,12 @@ fn a_route_that_no_relay_has() {
 
 #[test]
 fn a_topic_that_no_route_reads() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_a_topic_that_no_route_reads);
+}
+
+fn told_of_a_topic_that_no_route_reads(scene: &Scene) {
     let _relay = scene.relay("transport = \"file:arrivals\"");
-    wait_until("the route is known", || !scene.place.status()["routes"][0].is_null());
+    wait_until("the route is known", || !scene.status()["routes"][0].is_null());
     let id = scene.enqueue("payments", &[]);
     scene.assert_told(&id, &Told { why: ("no-route", "`payments`"), standstill: "no-route", samples: &[] });
 }
@@ -270,7 +319,7 @@ fn assert_unavailable(route: &str, cause: &str) {
         ],
     };
     scene.assert_told(&id, &told);
-    assert_eq!(scene.place.status()["routes"][0]["parked"]["dead"], 0, "an outage gives nothing up");
+    assert_eq!(scene.status()["routes"][0]["parked"]["dead"], 0, "an outage gives nothing up");
 }
 
 #[test]
@@ -356,7 +405,10 @@ fn a_destination_that_throttles() {
 /// Nothing is wrong, so it is no standstill; but whoever asks is told.
 #[test]
 fn a_message_that_is_not_due_yet() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_a_message_that_is_not_due_yet);
+}
+
+fn told_of_a_message_that_is_not_due_yet(scene: &Scene) {
     let id = scene.enqueue("orders.placed", &["--deliver-in", "1h"]);
     let _relay = scene.relay("transport = \"file:arrivals\"");
     within("`why` names it", || {
@@ -366,7 +418,7 @@ fn a_message_that_is_not_due_yet() {
             .ok_or(format!("{found:?}"))
     });
     within("`status` counts it", || {
-        let status = scene.place.status();
+        let status = scene.status();
         (status["routes"][0]["parked"]["scheduled"] == 1).then_some(()).ok_or(status.to_string())
     });
     within("the metrics count it", || {
@@ -379,7 +431,10 @@ fn a_message_that_is_not_due_yet() {
 
 #[test]
 fn a_message_behind_a_dead_one_of_its_key() {
-    let scene = Scene::new();
+    Scene::everywhere().iter().for_each(told_of_a_message_behind_a_dead_one_of_its_key);
+}
+
+fn told_of_a_message_behind_a_dead_one_of_its_key(scene: &Scene) {
     let head = scene.enqueue("orders.placed", &["--key", "4711"]);
     let id = scene.enqueue("orders.placed", &["--key", "4711"]);
     let once = "[route.retry]\nattempts_max = 1\n";
@@ -405,7 +460,7 @@ fn a_database_that_somebody_keeps_locked() {
     let scene = Scene::new();
     scene.known_route();
     let id = scene.enqueue("orders.placed", &[]);
-    let writer = Connection::open(scene.place.path("app.db")).unwrap();
+    let writer = Connection::open(scene.place().path("app.db")).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let _relay = scene.relay("transport = \"file:arrivals\"");
     scene.assert_told(
@@ -417,7 +472,7 @@ fn a_database_that_somebody_keeps_locked() {
         },
     );
     writer.execute_batch("ROLLBACK").unwrap();
-    wait_until("it has arrived", || scene.place.arrivals("arrivals").len() == 1);
+    wait_until("it has arrived", || scene.place().arrivals("arrivals").len() == 1);
     wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "passed");
 }
 
@@ -428,11 +483,11 @@ fn a_lock_that_outlives_the_lease() {
     let id = scene.enqueue("orders.placed", &[]);
     // Nobody listens on the first port.
     let _relay = scene.relay(&webhook("http://127.0.0.1:1/", 1, ""));
-    wait_until("the relay is at work", || !scene.place.status()["nodes"].as_array().unwrap().is_empty());
-    let writer = Connection::open(scene.place.path("app.db")).unwrap();
+    wait_until("the relay is at work", || !scene.status()["nodes"].as_array().unwrap().is_empty());
+    let writer = Connection::open(scene.place().path("app.db")).unwrap();
     writer.busy_timeout(NAMED_WITHIN).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    wait_until("it is taken for dead", || scene.place.status()["nodes"].as_array().unwrap().is_empty());
+    wait_until("it is taken for dead", || scene.status()["nodes"].as_array().unwrap().is_empty());
     let findings = |found: &[Value]| {
         assert_eq!(found[0]["code"], "store-locked", "{found:?}");
         assert!(text(&found[0]).contains("the last heartbeat of a relay was written "), "{found:?}");
@@ -441,10 +496,58 @@ fn a_lock_that_outlives_the_lease() {
         assert!(said.contains("while the store is locked") && !said.contains("start one"), "{said}");
     };
     findings(&scene.why(&id));
-    findings(scene.place.status()["findings"].as_array().unwrap());
+    findings(scene.status()["findings"].as_array().unwrap());
     writer.execute_batch("ROLLBACK").unwrap();
     wait_until("the relay is heard again", || {
-        let findings = scene.place.status()["findings"].clone();
+        let findings = scene.status()["findings"].clone();
         matches!(findings.as_array().unwrap().as_slice(), [only] if only["code"] == "unavailable")
     });
+}
+
+#[test]
+fn a_lane_that_nobody_owns() {
+    let scene = Scene::new();
+    let config = scene.config("orders", "transport = \"file:arrivals\"").replace("\"2s\"", "\"90s\"");
+    let relay = scene.place().daemon("relay", &config);
+    wait_until("it owns the lane", || !scene.status()["routes"][0]["lanes"][0]["owner"].is_null());
+    // It is taken for alive for as long as its lease, and cannot take the lane again.
+    relay.stop();
+    let connection = Connection::open(scene.place().path("app.db")).unwrap();
+    connection.busy_timeout(NAMED_WITHIN).unwrap();
+    connection.execute("UPDATE postrider_lane SET owner = NULL, expires_at = NULL", []).unwrap();
+    let id = scene.enqueue("orders.placed", &[]);
+    let unowned =
+        |found: &[Value]| found.iter().any(|f| f["code"] == "unowned" && text(f).contains("lane 0 has no owner"));
+    let found = scene.why(&id);
+    assert!(unowned(&found), "{found:?}");
+    let findings = scene.status()["findings"].clone();
+    assert!(unowned(findings.as_array().unwrap()), "{findings}");
+    let metrics = scene.run(&["check", "--prometheus"]).stdout;
+    assert_eq!(sample(&metrics, "postrider_standstill", &[("cause", "unowned")]), Some(1.0), "{metrics}");
+    assert_eq!(sample(&metrics, "postrider_partitions_unowned", &[]), Some(1.0), "{metrics}");
+}
+
+/// A message that is not there yet, and a lock: PostgreSQL knows whose they are.
+#[test]
+fn a_transaction_that_somebody_keeps_open_on_postgresql() {
+    let scene = Scene::on_postgres();
+    scene.known_route();
+    let waiting = scene.enqueue("orders.placed", &[]);
+    let Ground::Server(database) = &scene.ground else { unreachable!("it is on a server") };
+    let missing = postrider::MessageId::generate().to_string();
+    let mut open = database.session(&format!(
+        "BEGIN; SELECT postrider.enqueue('orders.placed', 'n', '{{}}', id => '{missing}');
+         SELECT count(*) FROM (SELECT 1 FROM postrider.lane FOR UPDATE) AS lanes;"
+    ));
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    within("`why` names the transaction of what is not there", || {
+        let found = scene.why(&missing);
+        let named = found.iter().any(|f| f["code"] == "open-transaction" && text(f).contains("pg_terminate_backend"));
+        (found[0]["code"] == "unknown" && named).then_some(()).ok_or(format!("{found:?}"))
+    });
+    let told = Told { why: ("store-locked", "pg_terminate_backend"), standstill: "store-locked", samples: &[] };
+    scene.assert_told(&waiting, &told);
+    open.end();
+    wait_until("it has arrived", || scene.place().arrivals("arrivals").len() == 1);
+    wait_until("nothing is wrong any more", || scene.why(&waiting)[0]["code"] == "passed");
 }

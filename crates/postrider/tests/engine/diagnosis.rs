@@ -29,6 +29,7 @@ on_every_store!(
     a_refused_message_says_how_often_and_why,
     a_dead_message_and_those_behind_it_are_told_apart,
     a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for,
+    a_limit_that_keeps_the_cursor_is_named,
     a_message_without_an_answer_is_named,
     a_survey_names_what_is_refused_given_up_and_unread,
     a_store_where_all_is_well_has_nothing_in_its_survey,
@@ -221,6 +222,23 @@ async fn a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for(pl
         }
         assert!(of_route("no-relay").await.is_some(), "what keeps it from going on is said as well");
     }
+}
+
+async fn a_limit_that_keeps_the_cursor_is_named(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1", "b1"]);
+    one(&place, "a1");
+    one(&place, "a2");
+    let third = one(&place, "a3");
+    let relay = Running::start(&place.log, [route("all", &broker).retry(slow_retry()).hold_at_most(1, 1)]);
+    let found = finding(&place, third, "limit").await;
+    assert!(found.what.contains("the limit `held_rows_max`"), "{found:?}");
+    assert!(found.fix.unwrap().contains("postrider dead list --route all"));
+    until("the survey names it too", async || {
+        surveyed(&place).await.iter().any(|told| told.starts_with("limit: all: "))
+    })
+    .await;
+    relay.drained().await;
 }
 
 /// Code and sentence of everything that a survey finds.
