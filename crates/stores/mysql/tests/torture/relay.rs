@@ -115,12 +115,12 @@ const LOOKS_MAX: u32 = 200;
 /// Kills whoever of the relays is at work on the order list or on the lane, in the middle of it.
 async fn kill(world: &World) {
     let mut connection = connect().await;
-    let tables =
-        ["pending", "ordering", "counter", "lane"].map(|table| format!("info LIKE '%{}{table}%'", world.prefix()));
+    let tables = ["pending", "ordering", "counter", "lane"]
+        .map(|table| format!("info LIKE _binary '%{}{table}%'", world.prefix()));
     // What the trigger does is the writers' work.
     let sql = format!(
         "SELECT id FROM information_schema.processlist
-          WHERE id <> CONNECTION_ID() AND ({}) AND info NOT LIKE '%INSERT INTO {}pending%'",
+          WHERE id <> CONNECTION_ID() AND ({}) AND info NOT LIKE _binary '%INSERT INTO {}pending%'",
         tables.join(" OR "),
         world.prefix()
     );

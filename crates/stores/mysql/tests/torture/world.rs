@@ -82,12 +82,12 @@ impl Inner {
     }
 
     /// Takes the lock that orders the key, and its next version with it.
-    pub(crate) async fn lock(&self, transaction: &mut Transaction<'_>, key: u64) -> u64 {
+    pub(crate) async fn lock(&self, transaction: &mut Transaction<'_>, key: u64) -> mysql_async::Result<u64> {
         let keys = format!("{}keys", self.place.prefix());
-        transaction.exec_drop(format!("UPDATE {keys} SET version = version + 1 WHERE k = ?"), (key,)).await.unwrap();
+        transaction.exec_drop(format!("UPDATE {keys} SET version = version + 1 WHERE k = ?"), (key,)).await?;
         let version: Option<u64> =
-            transaction.exec_first(format!("SELECT version FROM {keys} WHERE k = ? FOR UPDATE"), (key,)).await.unwrap();
-        version.unwrap()
+            transaction.exec_first(format!("SELECT version FROM {keys} WHERE k = ? FOR UPDATE"), (key,)).await?;
+        Ok(version.expect("the key is there"))
     }
 
     /// The producers' own log: what became of a transaction's messages.
