@@ -28,7 +28,8 @@
 //! | we may not write to the topic, or the cluster denies us as a whole | unavailable | `kafka-29`, `kafka-31` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns` |
 //! | the client's own queue is full, or a quota is exceeded | throttled | |
-//! | no acknowledgement in time although nothing is known to be wrong, or the connection was lost | unknown | `timeout`, `connection-lost` |
+//! | no acknowledgement in time, for whatever reason | unavailable | `timeout`, or what the cluster says is wrong |
+//! | the connection was lost | unknown | `connection-lost` |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `kafka-56` and so on |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because a broker takes the second although it

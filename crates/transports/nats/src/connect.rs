@@ -4,13 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::{
-    Client, Event,
+    Client, Event, ServerError,
     connection::State,
     jetstream::{Context, context::ContextBuilder, stream},
 };
 use postrider_core::{BoxFuture, Result, parked::Cause};
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::{OnceCell, broadcast, watch},
     time::timeout,
 };
 
@@ -18,6 +18,9 @@ use crate::{access::Access, error};
 
 /// Acknowledgements that may be awaited at the same time: what a route may have under way by default, and more.
 const UNACKNOWLEDGED_MAX: usize = 16_384;
+
+/// Refusals that are kept for a publish that has not looked yet; of more it misses some.
+const REFUSALS_MAX: usize = 1_024;
 
 /// A connection and its JetStream.
 #[derive(Clone)]
@@ -35,11 +38,14 @@ pub(crate) struct Connection {
     opened: OnceCell<Open>,
     /// Counts lost connections: answers that are awaited when it changes will not come.
     losses: Arc<watch::Sender<u64>>,
+    /// Subjects that the server did not let us publish to.
+    refusals: broadcast::Sender<String>,
 }
 
 impl Connection {
     pub(crate) fn new(access: Access, timeout: Duration, declare: Option<stream::Config>) -> Self {
-        Self { access, timeout, declare, opened: OnceCell::new(), losses: Arc::new(watch::Sender::new(0)) }
+        let (losses, refusals) = (Arc::new(watch::Sender::new(0)), broadcast::Sender::new(REFUSALS_MAX));
+        Self { access, timeout, declare, opened: OnceCell::new(), losses, refusals }
     }
 
     /// The connection, if there is one that works; made if there never was one. Dropping the future breaks nothing.
@@ -64,13 +70,25 @@ impl Connection {
         self.losses.subscribe()
     }
 
+    /// The subjects that the server does not let us publish to, as it says so.
+    pub(crate) fn refusals(&self) -> broadcast::Receiver<String> {
+        self.refusals.subscribe()
+    }
+
     fn open(&self) -> BoxFuture<'_, Result<Open, Cause>> {
         Box::pin(async move {
-            let losses = Arc::clone(&self.losses);
+            let (losses, refusals) = (Arc::clone(&self.losses), self.refusals.clone());
             let options = self.access.options().map_err(|e| Cause::new("config", e.chain()))?;
             let options = options.event_callback(move |event| {
-                if matches!(event, Event::Disconnected | Event::Closed) {
-                    losses.send_modify(|count| *count += 1);
+                match event {
+                    Event::Disconnected | Event::Closed => losses.send_modify(|count| *count += 1),
+                    Event::ServerError(ServerError::Other(said)) => {
+                        if let Some(subject) = error::refused_subject(&said) {
+                            // Nobody publishes at the moment, so nobody needs to know.
+                            drop(refusals.send(subject.to_owned()));
+                        }
+                    }
+                    _ => {}
                 }
                 std::future::ready(())
             });

@@ -19,8 +19,10 @@ pub(crate) fn outcome(error: &PublishError, subject: &str) -> Option<Outcome> {
     Some(match error.kind() {
         PublishErrorKind::StreamNotFound => return None,
         PublishErrorKind::MaxPayloadExceeded => Outcome::Rejected(Cause::new("too-large", error)),
+        // A server that is paused, and a stream that is losing its majority, say nothing. What is wrong with a message they
+        // say; no message may pay for silence.
         PublishErrorKind::TimedOut => {
-            Outcome::Unknown(Cause::new("timeout", format!("no acknowledgement in time for {subject}")))
+            Outcome::Unavailable(Cause::new("timeout", format!("no acknowledgement in time for {subject}")))
         }
         PublishErrorKind::BrokenPipe => {
             Outcome::Unknown(Cause::new("connection-lost", "the connection ended before the acknowledgement"))
@@ -62,6 +64,23 @@ fn refused(error: &jetstream::Error) -> Outcome {
     }
 }
 
+/// What the server says, on the connection and not to the message, when we may not publish to a subject. The protocol has no
+/// numbers: these words are its code, and the subject stands behind them in quotes.
+const MAY_NOT_PUBLISH: &str = "permissions violation for publish to ";
+
+/// The subject that the server did not let us publish to, if that is what it says.
+pub(crate) fn refused_subject(said: &str) -> Option<&str> {
+    let (words, subject) = said.split_at_checked(MAY_NOT_PUBLISH.len())?;
+    let subject = subject.trim().trim_matches('"');
+    (words.eq_ignore_ascii_case(MAY_NOT_PUBLISH) && !subject.is_empty()).then_some(subject)
+}
+
+/// Why nothing goes through on a subject. A right that is missing is one that somebody took or forgot: it is no fault of the
+/// messages, which would all be given up for it.
+pub(crate) fn denied(subject: &str) -> Cause {
+    Cause::new("denied", format!("the user may not publish to {subject}; give it the right"))
+}
+
 /// Why there is no connection.
 pub(crate) fn connecting(error: &ConnectError, servers: &str) -> Cause {
     let code = match error.kind() {
@@ -79,4 +98,21 @@ pub(crate) fn connecting(error: &ConnectError, servers: &str) -> Cause {
 fn is_tls(error: &ConnectError) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     matches!(io.and_then(io::Error::get_ref), Some(inner) if inner.is::<tokio_rustls::rustls::Error>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_that_is_missing_is_known_by_the_words_of_the_protocol() {
+        let said = "Permissions Violation for Publish to \"shop.orders\"";
+        assert_eq!(refused_subject(said), Some("shop.orders"));
+        assert_eq!(refused_subject(&said.to_lowercase().replace('"', "")), Some("shop.orders"));
+        for other in
+            ["", "Permissions Violation for Publish to ", "Permissions Violation for Subscription to \"a\"", "é"]
+        {
+            assert_eq!(refused_subject(other), None);
+        }
+    }
 }

@@ -25,8 +25,10 @@
 //! | the stream is full, sealed or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
 //! | the stream has too many requests | throttled | |
 //! | any other error of JetStream | unknown: the engine tells a message's fault from an outage by whether others go through | `jetstream-10071` and so on |
+//! | we may not publish to the subject | unavailable | `denied` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns`, `disconnected`, `connect-timeout` |
-//! | no answer in time, or the connection was lost | unknown | `timeout`, `connection-lost` |
+//! | no answer in time, whether others have theirs or not | unavailable | `timeout` |
+//! | the connection was lost | unknown | `connection-lost` |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because a stream takes the second although it
 //! has refused the first. Different keys are pipelined on one connection.
@@ -42,6 +44,7 @@ mod publisher;
 mod sequence;
 mod subscriber;
 mod tls;
+mod unclaimed;
 
 pub use access::Access;
 pub use mapping::read;

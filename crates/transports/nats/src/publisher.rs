@@ -1,12 +1,11 @@
 //! The publisher: a batch is pipelined on one connection, and each message is durable with its own acknowledgement.
 
-use std::time::Duration;
-
-use async_nats::jetstream::{
-    context::{GetStreamByNameErrorKind, PublishError},
-    publish::PublishAck,
-    stream,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
+
+use async_nats::jetstream::stream;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
@@ -16,12 +15,9 @@ use postrider_core::{
     topic::check_name,
     transport::{Outcome, Publisher},
 };
+use tokio::{sync::broadcast::error::RecvError, time::Instant};
 
-use crate::{
-    access::Access,
-    connect::{Connection, Open},
-    error, mapping,
-};
+use crate::{access::Access, connect::Connection, error, mapping, unclaimed::Unclaimed};
 
 /// What a server takes unless it says otherwise.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -51,8 +47,8 @@ impl Builder {
         self
     }
 
-    /// How long an acknowledgement may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
-    /// `publish_timeout`.
+    /// How long an acknowledgement may take, before the message counts as not gone through. Default 10 s. Keep it below the
+    /// route's `publish_timeout`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -86,7 +82,7 @@ impl Builder {
         let declare =
             self.declare.map(|(name, replicas)| declared(&name, replicas, self.prefix.as_deref())).transpose()?;
         let connection = Connection::new(self.access, self.timeout, declare);
-        Ok(NatsPublisher { connection, prefix: self.prefix, source: self.source })
+        Ok(NatsPublisher { connection, unclaimed: Unclaimed::default(), prefix: self.prefix, source: self.source })
     }
 }
 
@@ -117,6 +113,7 @@ fn declared(name: &str, replicas: usize, prefix: Option<&str>) -> Result<stream:
 /// Publishes to the streams of a NATS server or cluster.
 pub struct NatsPublisher {
     connection: Connection,
+    unclaimed: Unclaimed,
     prefix: Option<String>,
     source: String,
 }
@@ -133,16 +130,20 @@ impl NatsPublisher {
         if batch.is_empty() {
             return Vec::new();
         }
-        // Before anything is sent, so that no loss after it is missed.
-        let mut losses = self.connection.losses();
+        // Before anything is sent, so that no loss and no refusal after it is missed.
+        let (mut losses, mut refusals) = (self.connection.losses(), self.connection.refusals());
         let open = match self.connection.get().await {
             Ok(open) => open,
             Err(cause) => return vec![Outcome::Unavailable(cause); batch.len()],
         };
+        let deadline = Instant::now() + self.connection.timeout;
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
         let mut acknowledgements = FuturesUnordered::new();
+        // What is awaited, by place in the batch.
+        let mut awaited: BTreeMap<usize, String> = BTreeMap::new();
+        let mut unclaimed: BTreeMap<usize, String> = BTreeMap::new();
         for (index, record) in batch.iter().enumerate() {
-            let subject = self.subject(record);
+            let subject = mapping::subject(self.prefix.as_deref(), &record.envelope.topic);
             let message = match mapping::write(record, &self.source, &subject) {
                 Ok(message) => message,
                 Err(error) => {
@@ -150,68 +151,52 @@ impl NatsPublisher {
                     continue;
                 }
             };
-            match open.jetstream.send_publish(subject, message).await {
+            match open.jetstream.send_publish(subject.clone(), message).await {
                 Ok(acknowledgement) => {
                     let acknowledgement = acknowledgement.into_future();
                     acknowledgements.push(async move { (index, acknowledgement.await) });
+                    awaited.insert(index, subject);
                 }
-                Err(error) => outcomes[index] = error::outcome(&error, &self.subject(record)),
+                Err(error) => outcomes[index] = error::outcome(&error, &subject),
             }
         }
-        // Ends with the last acknowledgement, each of which has its time limit.
-        loop {
+        // Ends when nothing is awaited any more; each acknowledgement has its time limit.
+        while !awaited.is_empty() {
             tokio::select! {
                 biased;
-                next = acknowledgements.next() => match next {
-                    Some((index, answer)) => outcomes[index] = self.conclude(open, &batch[index], answer).await,
-                    None => break,
+                next = acknowledgements.next() => {
+                    let Some((index, answer)) = next else { break };
+                    // One that was refused meanwhile is awaited no more.
+                    let Some(subject) = awaited.remove(&index) else { continue };
+                    let outcome = answer.map_or_else(|e| error::outcome(&e, &subject), |_| Some(Outcome::Durable));
+                    if outcome.is_none() {
+                        unclaimed.insert(index, subject);
+                    }
+                    outcomes[index] = outcome;
+                }
+                refused = refusals.recv() => match refused {
+                    Ok(refused) => {
+                        for (index, subject) in awaited.extract_if(.., |_, subject| *subject == refused) {
+                            outcomes[index] = Some(Outcome::Unavailable(error::denied(&subject)));
+                        }
+                    }
+                    // Those that were missed are silent, which is an outage as well.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => break,
                 },
                 _ = losses.changed() => break,
+            }
+        }
+        if !unclaimed.is_empty() {
+            let subjects: BTreeSet<String> = unclaimed.values().cloned().collect();
+            let known = self.unclaimed.outcomes(&self.connection, open, subjects, deadline).await;
+            for (index, subject) in unclaimed {
+                outcomes[index] = known.get(&subject).cloned();
             }
         }
         let lost =
             || Outcome::Unknown(Cause::new("connection-lost", "the connection was lost before the acknowledgement"));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
-    }
-
-    async fn conclude(
-        &self,
-        open: &Open,
-        record: &RecordRef,
-        answer: Result<PublishAck, PublishError>,
-    ) -> Option<Outcome> {
-        let Err(error) = answer else { return Some(Outcome::Durable) };
-        let subject = self.subject(record);
-        Some(match error::outcome(&error, &subject) {
-            Some(outcome) => outcome,
-            None => self.nobody_takes(open, subject).await,
-        })
-    }
-
-    /// Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message
-    /// that leads nowhere; the second is an outage, and no message may pay for it. Nor may one pay for a stream that we made
-    /// and somebody has deleted: it is made again.
-    async fn nobody_takes(&self, open: &Open, subject: String) -> Outcome {
-        let cause = match open.jetstream.stream_by_subject(subject.clone()).await {
-            Ok(stream) => Cause::new("no-leader", format!("the stream {stream} takes nothing at the moment")),
-            Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => {
-                let gone = format!("no stream takes the subject {subject}");
-                match self.connection.make_stream(&open.jetstream).await {
-                    Ok(true) => Cause::new("no-stream", format!("{gone}; the one that is declared is made again")),
-                    Ok(false) => {
-                        let advice = format!("{gone}; make one, or let the route declare it");
-                        return Outcome::Rejected(Cause::new("no-stream", advice));
-                    }
-                    Err(cause) => cause,
-                }
-            }
-            Err(error) => Cause::new("no-leader", format!("JetStream does not answer: {error}")),
-        };
-        Outcome::Unavailable(cause)
-    }
-
-    fn subject(&self, record: &RecordRef) -> String {
-        mapping::subject(self.prefix.as_deref(), &record.envelope.topic)
     }
 }
 

@@ -7,12 +7,16 @@ mod support;
 use std::time::Duration;
 
 use async_nats::jetstream::stream;
+use futures_util::StreamExt;
 use postrider_core::{
     envelope::Envelope,
     log::{Record, RecordRef},
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::transport::record;
+use postrider_testkit::{
+    fault::{Proxy, Traffic},
+    transport::record,
+};
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
 
 use support::{Own, url};
@@ -39,6 +43,56 @@ async fn a_subject_that_no_stream_takes_is_rejected() {
     let outcome = publish(&to("nobody-takes-this"), "x").await;
     assert_eq!(shown(&outcome), "rejected no-stream");
     assert!(format!("{outcome:?}").contains("nobody-takes-this.orders"), "{outcome:?}");
+}
+
+/// A server is asked once for each subject, not once for each message, and its answer holds for a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn subjects_that_no_stream_takes_are_asked_for_together_and_once() {
+    let own = Own::new().await;
+    let client = async_nats::connect(url()).await.unwrap();
+    let mut questions = client.subscribe("$JS.API.STREAM.NAMES").await.unwrap();
+    client.flush().await.unwrap();
+    let publisher = NatsPublisher::builder(Access::new(&url()).unwrap()).build().unwrap();
+    let (unclaimed, taken) = (format!("U{}", own.name), format!("{}.orders", own.name));
+    // Twice in short succession: a slow machine asks again, a fast one does not, and both are right.
+    for _ in 0..2 {
+        let topic = |i: usize| if i.is_multiple_of(2) { taken.clone() } else { format!("{unclaimed}.t{}", i % 5) };
+        let batch = (0..400).map(|i| record(&Envelope::new(&topic(i), "n", "x"))).collect();
+        for (i, outcome) in publisher.publish(batch).await.iter().enumerate() {
+            let expected = if i.is_multiple_of(2) { "durable" } else { "rejected no-stream" };
+            assert_eq!(shown(outcome), expected, "{i}");
+        }
+    }
+    // Everything that was asked is there before the answer to something that is asked now.
+    own.jetstream.stream_by_subject(taken).await.unwrap();
+    let mut ours = 0;
+    loop {
+        let question = questions.next().await.unwrap();
+        let text = String::from_utf8_lossy(&question.payload).into_owned();
+        if text.contains(&unclaimed) {
+            ours += 1;
+        } else if text.contains(&own.name) {
+            break;
+        }
+    }
+    assert!((5..=10).contains(&ours), "5 subjects in 2 batches are asked for 5 to 10 times, not {ours} times");
+}
+
+/// A server that is paused, or a network that swallows everything: whether much is under way or one message, it is an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_an_outage() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
+    let publisher = NatsPublisher::builder(access).prefix(&own.name).timeout(Duration::from_secs(2)).build().unwrap();
+    for count in [1, 3] {
+        while publish(&publisher, "x").await != Outcome::Durable {}
+        proxy.set(Traffic::Silent);
+        let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
+        let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
+        assert_eq!(outcomes, vec!["unavailable timeout"; count]);
+        proxy.set(Traffic::Flowing);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

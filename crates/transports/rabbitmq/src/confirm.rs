@@ -115,23 +115,20 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
     let state = state(&answers);
     // With confirms missing, one that was returned may look like one that was not.
     let doubtful = state != State::Usable && !returned.is_empty();
-    let answers_others = answers.iter().any(|answered| matches!(answered.answer, Answer::Confirmed { .. }));
     let verdict = |Answered { index, id, answer }: Answered| {
         let verdict = match answer {
             Answer::Confirmed { .. } if id.is_some_and(|id| returned.contains(&id)) => Verdict::Returned,
             Answer::Confirmed { .. } if doubtful => {
-                unknown("connection-lost", "confirmed, but perhaps returned as well")
+                unavailable("doubtful", "confirmed, but perhaps returned as well: other confirms are missing")
             }
             Answer::Confirmed { taken: true, .. } => Verdict::Told(Outcome::Durable),
             Answer::Confirmed { taken: false, .. } => {
                 unavailable("nacked", "the queue refuses it: it is full, or failed")
             }
-            Answer::Late if blocked => unknown("blocked", "the server takes nothing: it is out of memory or disk"),
-            // A queue that lacks its majority neither takes nor refuses while others do; no message may pay for that.
-            Answer::Late if answers_others && !doubtful => {
-                unavailable("timeout", "no confirm in time, though others have")
-            }
-            Answer::Late => unknown("timeout", "no confirm in time"),
+            Answer::Late if blocked => unavailable("blocked", "the server takes nothing: it is out of memory or disk"),
+            // A server that is paused or half gone says nothing to anybody, and a queue that lacks its majority neither takes
+            // nor refuses while others do. What is wrong with a message the server says; no message may pay for silence.
+            Answer::Late => unavailable("timeout", "no confirm in time"),
             Answer::Lost(error) => match error::blames_a_message(&error) {
                 Some(cause) => Verdict::Blamed(cause),
                 None => Verdict::Told(error::unconfirmed(&error)),
@@ -151,10 +148,6 @@ fn state(answers: &[Answered]) -> State {
     } else {
         State::ConnectionLost
     }
-}
-
-fn unknown(code: &str, detail: &str) -> Verdict {
-    Verdict::Told(Outcome::Unknown(Cause::new(code, detail)))
 }
 
 fn unavailable(code: &str, detail: &str) -> Verdict {
@@ -220,16 +213,31 @@ mod tests {
         assert_eq!(state, State::Usable);
     }
 
+    /// The codes of the outages; nothing for what is none.
+    fn outages(verdicts: &[Verdict]) -> Vec<String> {
+        let code = |verdict: &Verdict| match verdict {
+            Verdict::Told(Outcome::Unavailable(cause)) => cause.code().to_owned(),
+            _ => String::new(),
+        };
+        verdicts.iter().map(code).collect()
+    }
+
     #[test]
     fn with_confirms_missing_a_return_makes_all_confirms_doubtful() {
         let (state, verdicts) = answered(vec![acknowledged(Some("c")), acknowledged(None), Answer::Late]);
-        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Told(Outcome::Unknown(_)))), "{verdicts:?}");
+        assert_eq!(outages(&verdicts), ["doubtful", "doubtful", "timeout"]);
         assert_eq!(state, State::ConnectionLost);
         let (_, verdicts) = answered(vec![acknowledged(None), acknowledged(None), Answer::Late]);
         assert_eq!(verdicts[..2], [DURABLE, DURABLE], "without a return, what is confirmed is there");
-        assert!(matches!(&verdicts[2], Verdict::Told(Outcome::Unavailable(cause)) if cause.code() == "timeout"));
-        let (_, verdicts) = answered(vec![Answer::Late, Answer::Late]);
-        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Told(Outcome::Unknown(_)))), "{verdicts:?}");
+    }
+
+    #[test]
+    fn silence_is_an_outage_whether_others_are_answered_or_not() {
+        for answers in [vec![Answer::Late], vec![Answer::Late, Answer::Late], vec![Answer::Late, acknowledged(None)]] {
+            let (state, verdicts) = answered(answers);
+            assert_eq!(outages(&verdicts)[0], "timeout");
+            assert_eq!(state, State::ConnectionLost);
+        }
     }
 
     #[test]

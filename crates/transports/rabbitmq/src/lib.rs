@@ -19,16 +19,17 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | confirmed | durable | |
-//! | confirmed and returned: no queue takes the routing key | rejected; unavailable where the queue is declared here, because then it was deleted and is made again | `unroutable` |
+//! | confirmed and returned: no queue takes the routing key | rejected if the routing key is the message's own; unavailable where one key is set for all, and where the queue is declared here, because then it was deleted and is made again | `unroutable` |
 //! | larger than `message_bytes_max`, or headers that fill a frame | rejected | `too-large` |
 //! | routing key of more than 255 bytes | rejected | `routing-key` |
 //! | refused alone (406): larger than the server takes | rejected | `amqp-406` |
 //! | negative confirm: the queue is full, or failed | unavailable | `nacked` |
 //! | there is no such exchange (404), or it may not be written to (403) | unavailable | `no-exchange`, `denied` |
-//! | the server is out of memory or disk | unavailable, unknown for what was under way | `blocked` |
+//! | the server is out of memory or disk | unavailable | `blocked` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `connect-timeout`, `declare` |
-//! | no confirm in time, though others of the batch have theirs | unavailable | `timeout` |
-//! | no confirm in time, or the connection was lost | unknown | `timeout`, `connection-lost`, `amqp-320` and so on |
+//! | no confirm in time, whether others have theirs or not | unavailable | `timeout` |
+//! | confirmed, but confirms of others are missing, and with them perhaps word that it was returned | unavailable | `doubtful` |
+//! | the connection was lost | unknown | `connection-lost`, `amqp-320` and so on |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because the server takes the second although it
 //! has refused the first. Different keys are pipelined. Each batch has a channel to itself for as long as it takes: the

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{StreamExt, stream};
 use lapin::types::ShortString;
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
@@ -10,7 +11,7 @@ use postrider_core::{
     parked::Cause,
     transport::{Outcome, Publisher},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     access::Access,
@@ -24,6 +25,8 @@ use crate::{
 const NAME_BYTES_MAX: usize = 255;
 /// Every routing key, to a topic exchange.
 const EVERYTHING: &str = "#";
+/// Messages that are sent alone, each over a channel of its own, at the same time.
+const ALONE_AT_ONCE: usize = 8;
 
 /// Settings of a [`RabbitmqPublisher`].
 #[derive(Clone, Debug)]
@@ -45,7 +48,8 @@ impl Builder {
         self
     }
 
-    /// The routing key of every message. Default: the message's topic.
+    /// The routing key of every message. Default: the message's topic. With one key for all, a message that no queue takes is an
+    /// outage, because none would be taken; otherwise it is rejected.
     #[must_use]
     pub fn routing_key(mut self, key: &str) -> Self {
         self.routing_key = Some(key.to_owned());
@@ -59,8 +63,8 @@ impl Builder {
         self
     }
 
-    /// How long a confirm may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
-    /// `publish_timeout`.
+    /// How long the confirms of a batch may take, before what has none counts as not gone through. Default 10 s. Keep it below
+    /// the route's `publish_timeout`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -168,23 +172,31 @@ impl Shared {
             }
         }
         let alone = messages.len() == 1;
+        let (deadline, verdicts) = self.exchange(messages, None).await;
         let mut suspects = Vec::new();
-        for (index, verdict) in self.exchange(messages).await {
-            outcomes[index] = Some(self.outcome(&batch[index], verdict.clone(), alone));
+        for (index, verdict) in verdicts {
             if let Verdict::Blamed(_) = verdict
                 && !alone
             {
                 suspects.push(index);
             }
+            outcomes[index] = Some(self.outcome(&batch[index], verdict, alone));
         }
         // The server ends a channel for the sake of one message and does not say which. Nobody else may pay for it, so each
-        // goes once more, alone.
-        for index in suspects {
-            let Ok(message) = self.message(index, &batch[index]) else { continue };
-            for (index, verdict) in self.exchange(vec![message]).await {
+        // goes once more, alone, in what is left of the time.
+        let by_itself = |index| async move {
+            match self.message(index, &batch[index]) {
+                Ok(message) => self.exchange(vec![message], Some(deadline)).await.1,
+                Err(_) => Vec::new(),
+            }
+        };
+        let mut again = stream::iter(suspects).map(by_itself).buffer_unordered(ALONE_AT_ONCE);
+        while let Some(verdicts) = again.next().await {
+            for (index, verdict) in verdicts {
                 outcomes[index] = Some(self.outcome(&batch[index], verdict, true));
             }
         }
+        drop(again);
         let lost = || Outcome::Unknown(Cause::new("connection-lost", "nothing is known of this message"));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
     }
@@ -202,16 +214,28 @@ impl Shared {
         Ok(Message { index, routing_key, properties, properties_bytes, payload: &record.envelope.payload })
     }
 
-    /// Sends messages over a channel and waits for their confirms.
-    async fn exchange(&self, mut messages: Vec<Message<'_>>) -> Vec<(usize, Verdict)> {
+    /// Sends messages over a channel and waits for their confirms, until the deadline at the latest, which is counted from the
+    /// channel on if there is none. Answers with the deadline.
+    async fn exchange(
+        &self,
+        mut messages: Vec<Message<'_>>,
+        deadline: Option<Instant>,
+    ) -> (Instant, Vec<(usize, Verdict)>) {
+        let from_now = || Instant::now() + self.connections.timeout;
         if messages.is_empty() {
-            return Vec::new();
+            return (deadline.unwrap_or_else(from_now), Vec::new());
         }
-        let lent = match self.connections.lend().await {
+        let late = |_| Err(Cause::new("timeout", "there was no time left to send it alone"));
+        let lent = match deadline {
+            Some(deadline) => timeout_at(deadline, self.connections.lend()).await.unwrap_or_else(late),
+            None => self.connections.lend().await,
+        };
+        let deadline = deadline.unwrap_or_else(from_now);
+        let lent = match lent {
             Ok(lent) => lent,
             Err(cause) => {
                 let unavailable = Verdict::Told(Outcome::Unavailable(cause));
-                return messages.iter().map(|message| (message.index, unavailable.clone())).collect();
+                return (deadline, messages.iter().map(|message| (message.index, unavailable.clone())).collect());
             }
         };
         let max = lent.frame_bytes_max();
@@ -219,7 +243,6 @@ impl Shared {
         let detail = format!("the headers have more than the {max} bytes of a frame");
         let too_large = Verdict::Told(Outcome::Rejected(Cause::new("too-large", detail)));
         let mut verdicts: Vec<_> = large.map(|message| (message.index, too_large.clone())).collect();
-        let deadline = Instant::now() + self.connections.timeout;
         let answers = confirm::send(&lent.channel, &self.settings.exchange, messages, deadline).await;
         let (state, concluded) = confirm::conclude(answers, lent.blocked());
         verdicts.extend(concluded);
@@ -232,15 +255,17 @@ impl Shared {
             confirm::State::ChannelLost => {}
             confirm::State::ConnectionLost => self.connections.give_up(&lent).await,
         }
-        verdicts
+        (deadline, verdicts)
     }
 
     fn outcome(&self, record: &RecordRef, verdict: Verdict, alone: bool) -> Outcome {
         match verdict {
             Verdict::Told(outcome) => outcome,
-            // What we make takes everything that goes there: if it is not taken, the queue or its binding is gone, and that is
-            // no fault of the message.
-            Verdict::Returned if self.settings.declare.is_some() => Outcome::Unavailable(self.unroutable(record)),
+            // What we make takes everything that goes there, and one routing key leads all to the same queues: if a message is
+            // not taken, the queue or its binding is gone, and that is no fault of the message.
+            Verdict::Returned if self.settings.declare.is_some() || self.settings.routing_key.is_some() => {
+                Outcome::Unavailable(self.unroutable(record))
+            }
             Verdict::Returned => Outcome::Rejected(self.unroutable(record)),
             Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
             Verdict::Blamed(cause) => Outcome::Unknown(cause),

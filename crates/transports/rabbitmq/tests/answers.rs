@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lapin::{
     Connection, ConnectionProperties,
@@ -17,10 +17,13 @@ use postrider_core::{
     headers::Headers,
     transport::{Delivery, Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::transport::record;
+use postrider_testkit::{
+    fault::{Proxy, Traffic},
+    transport::record,
+};
 use postrider_transport_rabbitmq::{Access, Builder, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
 
-use support::{Own, url};
+use support::{Own, address, url};
 
 fn builder() -> Builder {
     RabbitmqPublisher::builder(Access::new(&url()).unwrap())
@@ -92,6 +95,36 @@ async fn a_queue_that_is_full_is_an_outage() {
     assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
 }
 
+/// A server that is paused, or a network that swallows everything: whether much is under way or one message, it is an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_an_outage() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(&address()).await;
+    let access = Access::new(&format!("amqp://{}", proxy.address())).unwrap();
+    let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(2));
+    let publisher = publisher.build().unwrap();
+    for count in [1, 3] {
+        while publish(&publisher, "orders", "x").await != Outcome::Durable {}
+        proxy.set(Traffic::Silent);
+        let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
+        let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
+        assert_eq!(outcomes, vec!["unavailable timeout"; count]);
+        proxy.set(Traffic::Flowing);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_deleted_is_an_outage_where_all_messages_go_to_it() {
+    let own = Own::new().await;
+    let fixed = builder().exchange(&own.name).routing_key("orders").build().unwrap();
+    let by_topic = builder().exchange(&own.name).build().unwrap();
+    assert_eq!(publish(&fixed, "any", "x").await, Outcome::Durable);
+    let (_connection, channel) = own.channel().await;
+    channel.queue_delete(own.name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
+    assert_eq!(shown(&publish(&fixed, "any", "x").await), "unavailable unroutable");
+    assert_eq!(shown(&publish(&by_topic, "any", "x").await), "rejected unroutable");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_too_large_is_rejected_alone() {
     let own = Own::new().await;
@@ -137,7 +170,7 @@ async fn a_queue_is_made_only_when_asked_for_and_left_as_it_is_afterwards() {
     let name = format!("d{}", uuid::Uuid::now_v7().simple());
     // To the default exchange a routing key is the name of a queue.
     let plain = builder().routing_key(&name).build().unwrap();
-    assert_eq!(shown(&publish(&plain, "orders", "x").await), "rejected unroutable");
+    assert_eq!(shown(&publish(&plain, "orders", "x").await), "unavailable unroutable");
     // The second kind is not what is there; what is there stays.
     for kind in [QueueKind::Quorum, QueueKind::Classic] {
         let publisher = builder().declare(&name, kind).build().unwrap();

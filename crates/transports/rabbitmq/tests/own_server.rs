@@ -83,6 +83,11 @@ async fn limits_of_the_server_and_tls_are_kept() {
     let large = "x".repeat(2_000);
     assert_eq!(outcomes(&publisher, &["a", &large, "b"]).await, ["durable", "rejected amqp-406", "durable"]);
     assert_eq!(outcomes(&publisher, &[&large]).await, ["rejected amqp-406"]);
+    // Many suspects at once: each is sent alone, and all are told from the one that was to blame.
+    let mut payloads = vec!["x"; 100];
+    payloads[40] = &large;
+    let expected: Vec<_> = (0..100).map(|i| if i == 40 { "rejected amqp-406" } else { "durable" }).collect();
+    assert_eq!(outcomes(&publisher, &payloads).await, expected);
 
     let over_tls = Access::new(&format!("amqps://localhost:{tls_port}")).unwrap();
     assert_eq!(outcomes(&to(over_tls.clone(), &own), &["x"]).await, ["unavailable tls"], "an unknown authority");
@@ -108,7 +113,7 @@ async fn limits_of_the_server_and_tls_are_kept() {
     server.stop();
     server.restart();
     let publisher = to(Access::new(&url).unwrap(), &own);
-    assert_eq!(outcomes(&publisher, &["c"]).await, ["unknown blocked"]);
+    assert_eq!(outcomes(&publisher, &["c"]).await, ["unavailable blocked"]);
     fs::write(path.join("rabbitmq.conf"), &text).unwrap();
     server.stop();
     server.restart();

@@ -40,10 +40,14 @@ pub(crate) fn refused(error: &ServerError) -> Outcome {
     }
 }
 
-/// What became of entries whose answers have not come.
+/// What became of entries whose answers have not come. A server that says nothing says nothing to anybody: an outage. A
+/// connection that ends may have ended because of one of them.
 pub(crate) fn unanswered(error: &RedisError) -> Outcome {
-    let code = if error.is_timeout() { "timeout" } else { "connection-lost" };
-    Outcome::Unknown(Cause::new(code, error))
+    if error.is_timeout() {
+        Outcome::Unavailable(Cause::new("timeout", error))
+    } else {
+        Outcome::Unknown(Cause::new("connection-lost", error))
+    }
 }
 
 /// Why there is no connection.

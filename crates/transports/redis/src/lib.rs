@@ -23,9 +23,10 @@
 //! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
 //! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `redis-err` and so on |
-//! | fewer replicas than asked for | unknown | `replicas` |
+//! | fewer replicas than asked for | unavailable | `replicas` |
 //! | no connection | unavailable | `connect`, `connect-timeout`, `denied`, `tls` |
-//! | no answer in time, or the connection was lost | unknown | `timeout`, `connection-lost` |
+//! | no answer in time | unavailable | `timeout` |
+//! | the connection was lost | unknown | `connection-lost` |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
 //! refused the first. Different keys are pipelined on one connection.

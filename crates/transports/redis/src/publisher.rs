@@ -40,7 +40,7 @@ impl Builder {
         self
     }
 
-    /// How long an answer may take before the outcome counts as unknown. Default 10 s. Keep it below the route's
+    /// How long an answer may take, before the batch counts as not gone through. Default 10 s. Keep it below the route's
     /// `publish_timeout`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -174,7 +174,8 @@ impl RedisPublisher {
     fn conclude(&self, answer: Value, replicated: bool) -> Outcome {
         match answer {
             Value::BulkString(_) | Value::SimpleString(_) if replicated => Outcome::Durable,
-            Value::BulkString(_) | Value::SimpleString(_) => Outcome::Unknown(Cause::new(
+            // It is written and will be again. Replicas that are missing are an outage, and no message may pay for it.
+            Value::BulkString(_) | Value::SimpleString(_) => Outcome::Unavailable(Cause::new(
                 "replicas",
                 format!("fewer than {} replicas have it in time", self.settings.replicas),
             )),

@@ -10,7 +10,10 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::{fault::Server, transport::record};
+use postrider_testkit::{
+    fault::{Proxy, Server, Traffic},
+    transport::record,
+};
 use postrider_transport_redis::{Access, Builder, RedisPublisher, RedisSubscriber};
 
 use support::{Own, program, url};
@@ -81,7 +84,7 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     // Written, and on fewer servers than asked for: it may be there, so it is not settled.
     // Half of the timeout is the server's, to wait for a replica; the other half must be long enough on any machine.
     let replicated = RedisPublisher::builder(Access::new(&url).unwrap()).replicas(1).timeout(Duration::from_secs(10));
-    assert_eq!(shown(&publish(&replicated.build().unwrap(), "orders", "x").await), "unknown replicas");
+    assert_eq!(shown(&publish(&replicated.build().unwrap(), "orders", "x").await), "unavailable replicas");
     set("requirepass", "canary").await;
     let stranger = RedisPublisher::builder(Access::new(&url).unwrap()).build().unwrap();
     assert_eq!(shown(&publish(&stranger, "orders", "x").await), "unavailable denied");
@@ -89,6 +92,24 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     assert_eq!(shown(&publish(&wrong, "orders", "x").await), "unavailable denied");
     let known = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "canary")).build().unwrap();
     assert_eq!(publish(&known, "orders", "x").await, Outcome::Durable);
+}
+
+/// A server that is paused, or a network that swallows everything: whether much is under way or one message, it is an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_an_outage() {
+    let own = Own::new();
+    let proxy = Proxy::to(url().trim_start_matches("redis://").split('/').next().unwrap()).await;
+    let access = Access::new(&format!("redis://{}", proxy.address())).unwrap();
+    let publisher = RedisPublisher::builder(access).prefix(&own.prefix).timeout(Duration::from_secs(2));
+    let publisher = publisher.build().unwrap();
+    for count in [1, 3] {
+        while publish(&publisher, "orders", "x").await != Outcome::Durable {}
+        proxy.set(Traffic::Silent);
+        let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
+        let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
+        assert_eq!(outcomes, vec!["unavailable timeout"; count]);
+        proxy.set(Traffic::Flowing);
+    }
 }
 
 /// Whoever takes a right by mistake gives it back, and no message has paid for it.

@@ -1,0 +1,125 @@
+//! Subjects that nobody takes: what that means for the messages on them.
+//!
+//! Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message that
+//! leads nowhere; the second is an outage, and no message may pay for it. Nor may one pay for a stream that we made and
+//! somebody has deleted: it is made again. Which it is, the server is asked once for each subject of a batch, for all at the
+//! same time; that no stream has a subject is remembered for a moment, because it is asked only when nobody takes it again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_nats::jetstream::context::GetStreamByNameErrorKind;
+use futures_util::{StreamExt, stream};
+use postrider_core::{parked::Cause, transport::Outcome};
+use tokio::time::{Instant, timeout_at};
+
+use crate::connect::{Connection, Open};
+
+/// How long it is remembered that no stream has a subject.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// How many subjects are remembered; with more, all are forgotten and asked for again.
+const REMEMBERED_MAX: usize = 10_000;
+/// Questions that are out at the same time.
+const QUESTIONS_MAX: usize = 32;
+
+/// What the server has said about subjects that nobody takes.
+#[derive(Default)]
+pub(crate) struct Unclaimed {
+    /// Subjects that no stream has, and when that was said.
+    missing: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Unclaimed {
+    /// The outcome of messages on these subjects, known at the deadline at the latest. Dropping the future breaks nothing.
+    pub(crate) async fn outcomes(
+        &self,
+        connection: &Connection,
+        open: &Open,
+        subjects: BTreeSet<String>,
+        deadline: Instant,
+    ) -> BTreeMap<String, Outcome> {
+        let (mut missing, unknown): (Vec<_>, Vec<_>) =
+            subjects.into_iter().partition(|subject| self.is_missing(subject));
+        let ask = |subject: String| async move {
+            let asked = timeout_at(deadline, open.jetstream.stream_by_subject(subject.clone())).await;
+            let outage = match asked {
+                Ok(Ok(stream)) => format!("the stream {stream} takes nothing at the moment"),
+                Ok(Err(error)) if error.kind() == GetStreamByNameErrorKind::NotFound => return (subject, None),
+                Ok(Err(error)) => format!("JetStream does not answer: {error}"),
+                Err(_) => "JetStream does not answer in time".to_owned(),
+            };
+            (subject, Some(Outcome::Unavailable(Cause::new("no-leader", outage))))
+        };
+        let mut outcomes = BTreeMap::new();
+        let mut answers = stream::iter(unknown).map(ask).buffer_unordered(QUESTIONS_MAX);
+        while let Some((subject, answer)) = answers.next().await {
+            match answer {
+                Some(outage) => drop(outcomes.insert(subject, outage)),
+                None => missing.push(subject),
+            }
+        }
+        if missing.is_empty() {
+            return outcomes;
+        }
+        // One stream for all that is below the prefix, so it is made once.
+        let late = |_| Err(Cause::new("declare", "the stream cannot be made in time"));
+        let made = timeout_at(deadline, connection.make_stream(&open.jetstream)).await.unwrap_or_else(late);
+        for subject in missing {
+            let gone = format!("no stream takes the subject {subject}");
+            let outcome = match &made {
+                Ok(true) => Outcome::Unavailable(Cause::new(
+                    "no-stream",
+                    format!("{gone}; the one that is declared is made again"),
+                )),
+                Ok(false) => {
+                    self.remember(&subject);
+                    let advice = format!("{gone}; make one, or let the route declare it");
+                    Outcome::Rejected(Cause::new("no-stream", advice))
+                }
+                Err(cause) => Outcome::Unavailable(cause.clone()),
+            };
+            outcomes.insert(subject, outcome);
+        }
+        outcomes
+    }
+
+    fn is_missing(&self, subject: &str) -> bool {
+        self.missing().get(subject).is_some_and(|said_at| said_at.elapsed() < REMEMBERED)
+    }
+
+    /// From its first answer on: what is remembered is not remembered longer because it was looked at.
+    fn remember(&self, subject: &str) {
+        let mut missing = self.missing();
+        missing.retain(|_, said_at| said_at.elapsed() < REMEMBERED);
+        if missing.len() >= REMEMBERED_MAX {
+            missing.clear();
+        }
+        missing.entry(subject.to_owned()).or_insert_with(Instant::now);
+    }
+
+    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_missing_is_remembered_for_a_moment_and_no_longer_for_being_asked_for() {
+        let unclaimed = Unclaimed::default();
+        assert!(!unclaimed.is_missing("a"));
+        unclaimed.remember("a");
+        tokio::time::advance(REMEMBERED / 2).await;
+        assert!(unclaimed.is_missing("a"));
+        unclaimed.remember("a");
+        tokio::time::advance(REMEMBERED / 2).await;
+        assert!(!unclaimed.is_missing("a"));
+        unclaimed.remember("a");
+        assert!(unclaimed.is_missing("a"), "said anew");
+    }
+}
