@@ -6,7 +6,8 @@
 //!     └───── the server sends first what was not acknowledged, in its old order ◄────────┘
 //! ```
 //!
-//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing.
+//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. After
+//! any error the consumer is [looked for](crate::consumer) again before more is fetched: somebody may have deleted it.
 
 use std::{mem, sync::atomic::Ordering, time::Duration};
 
@@ -14,26 +15,38 @@ use async_nats::{
     Client,
     jetstream::{
         Message,
-        consumer::{PullConsumer, pull},
+        consumer::{
+            PullConsumer,
+            pull::{self, MessagesErrorKind},
+        },
     },
 };
 use futures_util::{FutureExt, StreamExt};
 use postrider_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::sequence::Sequence;
+use crate::{consumer::Source, sequence::Sequence};
 
 /// How much later than `ack_wait` a server may be with what it sends again.
 const LATE: Duration = Duration::from_millis(500);
+/// How often it is asked how far the consumer is. What was acknowledged since comes again if the consumer is deleted.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+/// Deliveries after which a lost connection is forgotten, if not more are fetched ahead.
+const SETTLED_AFTER_MIN: u64 = 1_000;
 
 pub(crate) struct Fetched {
+    source: Source,
     consumer: PullConsumer,
+    /// Whether the consumer may be gone.
+    suspect: bool,
+    asked_at: Instant,
     client: Client,
     /// How many are fetched at a time.
-    prefetch: usize,
+    batch: usize,
     /// `None` before the first, after an error, and while something is missing.
     messages: Option<pull::Stream>,
     sequence: Sequence,
+    settled_after: u64,
     /// How often there was a connection when that was last looked at.
     connections: u64,
     gap: Option<Gap>,
@@ -48,19 +61,41 @@ enum Gap {
 }
 
 impl Fetched {
-    pub(crate) fn new(consumer: PullConsumer, client: Client, prefetch: usize) -> Self {
-        let sequence = Sequence::after(consumer.cached_info().delivered.consumer_sequence);
+    /// Finds the consumer, or makes it.
+    ///
+    /// # Errors
+    /// As [`Source::find`].
+    pub(crate) async fn new(mut source: Source, client: Client, prefetch: usize) -> Result<Self> {
+        let consumer = source.find().await?;
+        let settled_after = SETTLED_AFTER_MIN.max(4 * prefetch as u64);
+        let sequence = Sequence::after(consumer.cached_info().delivered.consumer_sequence, settled_after);
         let connections = connections(&client);
-        Self { consumer, client, prefetch, messages: None, sequence, connections, gap: None }
+        // The client asks for the next batch when no more than half of the last one is missing.
+        let batch = (prefetch * 2 / 3).max(1);
+        let (suspect, asked_at, messages, gap) = (false, Instant::now(), None, None);
+        Ok(Self {
+            source,
+            consumer,
+            suspect,
+            asked_at,
+            client,
+            batch,
+            messages,
+            sequence,
+            settled_after,
+            connections,
+            gap,
+        })
     }
 
     /// Waits for the next message. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Message> {
         // Ends with a message before which nothing is missing, or with an error.
         loop {
+            self.look().await?;
             self.mend().await?;
             if self.messages.is_none() {
-                let ahead = self.consumer.stream().max_messages_per_batch(self.prefetch);
+                let ahead = self.consumer.stream().max_messages_per_batch(self.batch);
                 let messages = ahead.messages().await.map_err(|e| failed("fetch from the consumer").caused_by(e))?;
                 self.messages = Some(messages);
             }
@@ -72,6 +107,11 @@ impl Fetched {
                     // A new one is made by the next call; what was still in there comes again.
                     self.messages = None;
                     self.sequence.doubt();
+                    self.suspect = true;
+                    if matches!(&other, Some(Err(error)) if error.kind() == MessagesErrorKind::ConsumerDeleted) {
+                        // Looking for it tells more.
+                        continue;
+                    }
                     let error = failed("receive from the consumer");
                     return Err(match other {
                         Some(Err(source)) => error.caused_by(source),
@@ -100,6 +140,33 @@ impl Fetched {
         std::iter::from_fn(|| messages.next().now_or_never().flatten().and_then(Result::ok)).collect()
     }
 
+    /// The consumer that is received by.
+    pub(crate) fn consumer(&self) -> &PullConsumer {
+        &self.consumer
+    }
+
+    /// Looks for the consumer if it may be gone, and asks now and then how far it is. Dropped, it goes on with the next call.
+    async fn look(&mut self) -> Result<()> {
+        if self.suspect {
+            let found = self.source.find().await?;
+            let (old, new) = (self.consumer.cached_info(), found.cached_info());
+            if old.created != new.created {
+                // Its numbers begin anew, and what the old one has not sent again it sends first.
+                self.sequence = Sequence::after(new.delivered.consumer_sequence, self.settled_after);
+                self.gap = None;
+            }
+            self.consumer = found;
+            self.suspect = false;
+        } else if self.asked_at.elapsed() >= ASK_EVERY {
+            self.asked_at = Instant::now();
+            // Without an answer what was known before holds.
+            if let Ok(info) = self.consumer.get_info().await {
+                self.source.note(&info);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until the server sends again what is missing, if something is. Dropped, it goes on with the next call.
     async fn mend(&mut self) -> Result<()> {
         let (at, last) = match self.gap {
@@ -107,7 +174,10 @@ impl Fetched {
             Some(Gap::Until(at, last)) => (at, last),
             Some(Gap::Found) => {
                 // The client has told the server that nobody receives any more; an answer to this comes after that.
+                // It may be gone; the next call looks for it.
+                self.suspect = true;
                 let info = self.consumer.get_info().await.map_err(|e| failed("ask for the consumer").caused_by(e))?;
+                self.suspect = false;
                 let (at, last) = (Instant::now() + info.config.ack_wait + LATE, info.delivered.consumer_sequence);
                 self.gap = Some(Gap::Until(at, last));
                 (at, last)
@@ -115,7 +185,7 @@ impl Fetched {
         };
         sleep_until(at).await;
         self.gap = None;
-        self.sequence = Sequence::after(last);
+        self.sequence.mended(last);
         Ok(())
     }
 

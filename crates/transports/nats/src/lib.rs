@@ -37,6 +37,7 @@
 
 mod access;
 mod connect;
+mod consumer;
 mod error;
 mod fetch;
 mod mapping;

@@ -18,7 +18,7 @@ use std::{
 
 use async_nats::jetstream::{
     self, AckKind,
-    consumer::{AckPolicy, PullConsumer, pull},
+    consumer::{AckPolicy, pull},
     message::Acker,
 };
 use futures_util::future::join_all;
@@ -32,6 +32,7 @@ use tokio::{runtime::Handle, sync::Mutex};
 use crate::{
     access::Access,
     connect::Connection,
+    consumer::Source,
     fetch::{Fetched, failed},
     mapping,
 };
@@ -64,7 +65,7 @@ impl SubscriberBuilder {
 
     /// Makes the consumer if there is none of that name, for these subjects (none: all of the stream), from the stream's
     /// beginning. `ack_wait` is how long a delivery may stay unanswered before it comes again. One that is there is left as
-    /// it is.
+    /// it is. One that is deleted while it is received by is made again, behind what was acknowledged.
     #[must_use]
     pub fn declare(mut self, subjects: &[&str], ack_wait: Duration) -> Self {
         self.declare = Some(pull::Config {
@@ -80,29 +81,23 @@ impl SubscriberBuilder {
     /// Connects and finds the consumer.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream or consumer.
+    /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream, or no such
+    /// consumer and none is to be made.
     pub async fn subscribe(self) -> Result<NatsSubscriber> {
         let connection = Connection::new(self.access, self.timeout, None);
         let open = connection
             .get()
             .await
             .map_err(|cause| Error::new(ErrorKind::Unavailable, "connect to NATS").with("cause", cause))?;
-        let stream = open.jetstream.get_stream(&self.stream).await.map_err(|e| {
-            Error::new(ErrorKind::NotFound, "find the stream to receive from").with("stream", &self.stream).caused_by(e)
-        })?;
-        let missing = || {
-            Error::new(ErrorKind::NotFound, "find the consumer to receive by; make it, or ask for it to be declared")
-                .with("stream", &self.stream)
-                .with("consumer", &self.consumer)
+        let source = Source {
+            jetstream: open.jetstream.clone(),
+            stream: self.stream,
+            consumer: self.consumer,
+            declare: self.declare,
+            acknowledged: None,
         };
-        let consumer: PullConsumer = match self.declare {
-            Some(config) => {
-                stream.get_or_create_consumer(&self.consumer, config).await.map_err(|e| missing().caused_by(e))?
-            }
-            None => stream.get_consumer(&self.consumer).await.map_err(|e| missing().caused_by(e))?,
-        };
-        let fetched = Fetched::new(consumer.clone(), open.client.clone(), self.prefetch);
-        let shared = Shared { consumer, fetched: Mutex::new(fetched), out: StdMutex::default() };
+        let fetched = Fetched::new(source, open.client.clone(), self.prefetch).await?;
+        let shared = Shared { fetched: Mutex::new(fetched), out: StdMutex::default() };
         Ok(NatsSubscriber { shared: Arc::new(shared), connection })
     }
 }
@@ -114,7 +109,6 @@ pub struct NatsSubscriber {
 }
 
 struct Shared {
-    consumer: PullConsumer,
     fetched: Mutex<Fetched>,
     out: StdMutex<Out>,
 }
@@ -221,10 +215,11 @@ impl Drop for NatsSubscriber {
         let out = mem::take(&mut self.shared.out().by_receipt);
         runtime.spawn(async move {
             let mut back: Vec<Acker> = out.into_values().collect();
-            back.extend(shared.fetched.lock().await.end().into_iter().map(|message| message.split().1));
+            let mut fetched = shared.fetched.lock().await;
+            back.extend(fetched.end().into_iter().map(|message| message.split().1));
             // The client says to the server in its own time that this one receives no more. An answer of the server comes
             // after that; what is given back before would be sent here again.
-            drop(shared.consumer.clone().info().await);
+            drop(fetched.consumer().get_info().await);
             // In the old order, because the server hands them out again in the order in which it gets them back.
             for acker in &back {
                 drop(acker.ack_with(AckKind::Nak(None)).await);

@@ -1,0 +1,173 @@
+//! What a subscriber does when others interfere: a consumer that is deleted, one that is shared, and how much it takes ahead.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has found something")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use futures_util::StreamExt;
+use postrider_core::{
+    ErrorKind,
+    envelope::Envelope,
+    transport::{Delivery, Outcome, Publisher, Subscriber},
+};
+use postrider_testkit::{
+    fault::Proxy,
+    transport::{PATIENCE, record},
+};
+use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber, SubscriberBuilder};
+use tokio::time::timeout;
+
+use support::{Own, url};
+
+const CONSUMER: &str = "tests";
+
+fn builder(own: &Own) -> SubscriberBuilder {
+    NatsSubscriber::builder(Access::new(&url()).unwrap(), &own.name, CONSUMER)
+}
+
+/// Publishes messages with these numbers.
+async fn publish(own: &Own, numbers: std::ops::Range<usize>) {
+    let publisher = NatsPublisher::builder(Access::new(&url()).unwrap()).prefix(&own.name).build().unwrap();
+    let batch: Vec<_> = numbers.map(|number| record(&Envelope::new("orders", "n", number.to_string()))).collect();
+    assert!(publisher.publish(batch).await.iter().all(|outcome| *outcome == Outcome::Durable));
+}
+
+async fn receive(subscriber: &NatsSubscriber, max: u32) -> Vec<Delivery> {
+    timeout(PATIENCE, subscriber.receive(max)).await.expect("something is there").unwrap()
+}
+
+fn number(delivery: &Delivery) -> usize {
+    std::str::from_utf8(&delivery.envelope.payload).unwrap().parse().unwrap()
+}
+
+/// Receives and acknowledges so many, one by one; their numbers.
+async fn take(subscriber: &NatsSubscriber, count: usize) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    while numbers.len() < count {
+        let delivery = receive(subscriber, 1).await.remove(0);
+        subscriber.acknowledge(vec![delivery.receipt]).await.unwrap();
+        numbers.push(number(&delivery));
+    }
+    numbers
+}
+
+async fn delete_consumer(own: &Own) {
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    stream.delete_consumer(CONSUMER).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_is_declared_and_deleted_is_made_again_behind_what_was_acknowledged() {
+    let own = Own::new().await;
+    publish(&own, 0..5).await;
+    let declared = || builder(&own).declare(&[], Duration::from_secs(30));
+    let first = declared().subscribe().await.unwrap();
+    assert_eq!(take(&first, 3).await, [0, 1, 2]);
+    drop(first);
+    // One that begins now knows what was acknowledged; what comes while the consumer is gone is not left out either.
+    let subscriber = declared().subscribe().await.unwrap();
+    let waiting = receive(&subscriber, 1).await;
+    assert_eq!(number(&waiting[0]), 3);
+    delete_consumer(&own).await;
+    publish(&own, 5..7).await;
+    let mut numbers = Vec::new();
+    while numbers.len() < 4 {
+        match timeout(PATIENCE, subscriber.receive(1)).await.expect("it comes again") {
+            Ok(deliveries) => numbers.extend(deliveries.iter().map(number)),
+            Err(error) => assert!(error.is_transient(), "{}", error.chain()),
+        }
+    }
+    // What was fetched ahead over the old consumer comes as well, before or after.
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert!(numbers.iter().all(|number| (3..7).contains(number)), "{numbers:?}: nothing that was acknowledged");
+    let mut seen = numbers;
+    while !(seen.contains(&3) && seen.contains(&6)) {
+        seen.extend(receive(&subscriber, 10).await.iter().map(number));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_others_make_and_delete_is_told_of_and_gone_on_with_when_it_is_back() {
+    let own = Own::new().await;
+    let make = async || -> PullConsumer {
+        let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+        let config = pull::Config { durable_name: Some(CONSUMER.to_owned()), ..pull::Config::default() };
+        stream.create_consumer(config).await.unwrap()
+    };
+    make().await;
+    publish(&own, 0..1).await;
+    let subscriber = builder(&own).subscribe().await.unwrap();
+    assert_eq!(take(&subscriber, 1).await, [0]);
+    delete_consumer(&own).await;
+    let error = loop {
+        let received = timeout(PATIENCE, subscriber.receive(1)).await.expect("it is noticed");
+        let error = received.expect_err("there is nothing to receive");
+        if error.kind() == ErrorKind::NotFound {
+            break error.chain();
+        }
+    };
+    assert!(error.contains(CONSUMER) && error.contains(&own.name) && error.contains("declared"), "{error}");
+    make().await;
+    assert_eq!(take(&subscriber, 1).await, [0], "a consumer that is new begins at the beginning");
+}
+
+/// Two that share a consumer see gaps in its numbers all the time. After a lost connection they are not taken for losses, which
+/// would cost the whole of `ack_wait`.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shares_a_consumer_goes_on_at_once_after_a_lost_connection() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
+    // Longer than the patience of this test.
+    let shared = NatsSubscriber::builder(access, &own.name, CONSUMER).prefetch(1).declare(&[], 10 * PATIENCE);
+    let shared = shared.subscribe().await.unwrap();
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let other: PullConsumer = stream.get_consumer(CONSUMER).await.unwrap();
+    // The subscriber has asked for one ahead, so of several the other gets one.
+    let other_takes = async || {
+        let mut taken = other.batch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
+        taken.next().await.unwrap().unwrap().double_ack().await.unwrap();
+    };
+    publish(&own, 0..1).await;
+    assert_eq!(take(&shared, 1).await, [0]);
+    publish(&own, 1..4).await;
+    other_takes().await;
+    assert_eq!(take(&shared, 2).await.len(), 2, "and so it knows of the other");
+    let connections = proxy.connections();
+    proxy.cut();
+    let begun = Instant::now();
+    while proxy.connections() == connections {
+        assert!(begun.elapsed() < PATIENCE, "the subscriber connects again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    publish(&own, 4..8).await;
+    other_takes().await;
+    let mut received = 0;
+    while received < 2 {
+        let deliveries = timeout(PATIENCE, shared.receive(1)).await.expect("it does not wait for what is not missing");
+        // The connection that was cut may be told of as an error.
+        received += deliveries.map_or(0, |deliveries| deliveries.len());
+    }
+}
+
+/// What a server has given out and not got back is never more than is fetched ahead and was received.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_fetched_ahead_than_is_asked_for() {
+    for prefetch in [1, 2, 3, 32] {
+        let own = Own::new().await;
+        publish(&own, 0..200).await;
+        let subscriber =
+            builder(&own).prefetch(prefetch).declare(&[], Duration::from_secs(300)).subscribe().await.unwrap();
+        let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+        let mut received = 0;
+        while received < 120 {
+            received += receive(&subscriber, 1).await.len();
+            let out = stream.consumer_info(CONSUMER).await.unwrap().num_ack_pending;
+            assert!(out <= received + prefetch, "{out} are out, {received} of them received; {prefetch} may be ahead");
+        }
+    }
+}
