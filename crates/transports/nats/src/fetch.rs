@@ -6,7 +6,8 @@
 //!     └───── the server sends first what was not acknowledged, in its old order ◄────────┘
 //! ```
 //!
-//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. After
+//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. A server
+//! that does not know yet that a connection is gone goes on sending into it, so there may be a gap behind the gap. After
 //! any error the consumer is [looked for](crate::consumer) again before more is fetched: somebody may have deleted it.
 
 use std::{mem, sync::atomic::Ordering, time::Duration};
@@ -29,6 +30,9 @@ use crate::{consumer::Source, sequence::Sequence};
 
 /// How much later than `ack_wait` a server may be with what it sends again.
 const LATE: Duration = Duration::from_millis(500);
+/// How long the server keeps a request for messages, unless the client is told otherwise. So long it may send into a connection of which it does not know that it
+/// is gone.
+const REQUEST_LIVES: Duration = Duration::from_secs(30);
 /// How often it is asked how far the consumer is. What was acknowledged since comes again if the consumer is deleted.
 const ASK_EVERY: Duration = Duration::from_secs(60);
 /// Deliveries after which a lost connection is forgotten, if not more are fetched ahead.
@@ -49,6 +53,8 @@ pub(crate) struct Fetched {
     settled_after: u64,
     /// How often there was a connection when that was last looked at.
     connections: u64,
+    /// When it was last found that one was lost, or something else went wrong.
+    lost_at: Instant,
     gap: Option<Gap>,
 }
 
@@ -72,7 +78,7 @@ impl Fetched {
         let connections = connections(&client);
         // The client asks for the next batch when no more than half of the last one is missing.
         let batch = (prefetch * 2 / 3).max(1);
-        let (suspect, asked_at, messages, gap) = (false, Instant::now(), None, None);
+        let (suspect, asked_at, lost_at, messages, gap) = (false, Instant::now(), Instant::now(), None, None);
         Ok(Self {
             source,
             consumer,
@@ -84,6 +90,7 @@ impl Fetched {
             sequence,
             settled_after,
             connections,
+            lost_at,
             gap,
         })
     }
@@ -106,7 +113,7 @@ impl Fetched {
                 other => {
                     // A new one is made by the next call; what was still in there comes again.
                     self.messages = None;
-                    self.sequence.doubt();
+                    self.doubt();
                     self.suspect = true;
                     if matches!(&other, Some(Err(error)) if error.kind() == MessagesErrorKind::ConsumerDeleted) {
                         // Looking for it tells more.
@@ -185,7 +192,7 @@ impl Fetched {
         };
         sleep_until(at).await;
         self.gap = None;
-        self.sequence.mended(last);
+        self.sequence.mended(last, self.lost_at.elapsed() < REQUEST_LIVES);
         Ok(())
     }
 
@@ -193,10 +200,15 @@ impl Fetched {
     fn is_next(&mut self, message: &Message) -> bool {
         let connections = connections(&self.client);
         if mem::replace(&mut self.connections, connections) != connections {
-            self.sequence.doubt();
+            self.doubt();
         }
         let Ok(info) = message.info() else { return true };
         self.sequence.follows(info.consumer_sequence, info.delivered > 1)
+    }
+
+    fn doubt(&mut self) {
+        self.lost_at = Instant::now();
+        self.sequence.doubt();
     }
 
     fn lose(&mut self) {

@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | acknowledgement, also of a duplicate | durable | |
 //! | larger than the server or the stream takes | rejected | `too-large` |
-//! | nobody takes the subject, and the server says that no stream has it | rejected; unavailable where the stream is declared here, because then it was deleted and is made again | `no-stream` |
+//! | nobody takes the subject, and the server says that no stream has it | unavailable; rejected if the stream is not declared here and the subject was missing before, for as long as `timeout` | `no-stream` |
 //! | nobody takes the subject although a stream has it, or JetStream does not answer | unavailable | `no-leader` |
 //! | the stream is full, sealed or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
 //! | the stream has too many requests | throttled | |

@@ -169,8 +169,10 @@ impl NatsPublisher {
                     // One that was refused meanwhile is awaited no more.
                     let Some(subject) = awaited.remove(&index) else { continue };
                     let outcome = answer.map_or_else(|e| error::outcome(&e, &subject), |_| Some(Outcome::Durable));
-                    if outcome.is_none() {
-                        unclaimed.insert(index, subject);
+                    match &outcome {
+                        Some(Outcome::Durable) => self.unclaimed.forget(&subject),
+                        Some(_) => {}
+                        None => drop(unclaimed.insert(index, subject)),
                     }
                     outcomes[index] = outcome;
                 }

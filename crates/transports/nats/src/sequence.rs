@@ -32,10 +32,11 @@ impl Sequence {
         Self { last, doubtful: false, shared: 0, unsettled: 0, settled_after }
     }
 
-    /// What was missing has been waited for, and the consumer has made so many deliveries by now.
-    pub(crate) fn mended(&mut self, last: u64) {
+    /// What was missing has been waited for; before that the consumer had made so many deliveries. While the server may still
+    /// send into the connection that is gone, more may be missing.
+    pub(crate) fn mended(&mut self, last: u64, doubtful: bool) {
         self.last = last;
-        self.doubtful = false;
+        self.doubtful = doubtful;
         self.unsettled = self.settled_after;
     }
 
@@ -84,7 +85,7 @@ mod tests {
         assert!(sequence.follows(5, false), "what was on its way before the loss is whole");
         assert!(!sequence.follows(8, false));
         assert!(!sequence.follows(9, false), "until that is mended");
-        sequence.mended(12);
+        sequence.mended(12, false);
         assert!(sequence.follows(13, false));
     }
 
@@ -94,7 +95,7 @@ mod tests {
         assert!(sequence.follows(7, false), "another subscriber has the others");
         sequence.doubt();
         assert!(sequence.follows(11, false) && sequence.follows(12, false) && sequence.follows(20, false));
-        sequence.mended(20);
+        sequence.mended(20, false);
         sequence.doubt();
         assert!(sequence.follows(30, false), "and still shares it");
     }
@@ -104,11 +105,11 @@ mod tests {
         let mut sequence = Sequence::after(3, 2);
         sequence.doubt();
         assert!(!sequence.follows(6, false));
-        sequence.mended(8);
+        sequence.mended(8, false);
         assert!(sequence.follows(10, true), "the server has sent 9 into the old connection since");
         sequence.doubt();
         assert!(!sequence.follows(12, false), "so this one still is alone");
-        sequence.mended(12);
+        sequence.mended(12, false);
         for number in [13, 14, 16] {
             assert!(sequence.follows(number, false));
         }
@@ -125,6 +126,18 @@ mod tests {
         }
         sequence.doubt();
         assert!(!sequence.follows(ALONE_AFTER + 7, false));
+    }
+
+    #[test]
+    fn what_gets_lost_while_the_lost_is_waited_for_is_waited_for_as_well() {
+        let mut sequence = Sequence::after(3, 2);
+        sequence.doubt();
+        assert!(!sequence.follows(6, false));
+        sequence.mended(8, true);
+        assert!(sequence.follows(9, true));
+        assert!(!sequence.follows(12, false), "10 and 11 went into the old connection");
+        sequence.mended(12, true);
+        assert!(sequence.follows(13, true) && sequence.follows(14, false));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message that
 //! leads nowhere; the second is an outage, and no message may pay for it. Nor may one pay for a stream that we made and
-//! somebody has deleted: it is made again. Which it is, the server is asked once for each subject of a batch, for all at the
-//! same time; that no stream has a subject is remembered for a moment, because it is asked only when nobody takes it again.
+//! somebody has deleted, which is made again, nor for a server that is about to end and has put its streams away before its
+//! connections: only a subject that has been missing for a while counts as one that leads nowhere. Which it is, the server is
+//! asked once for each subject of a batch, for all at the same time; its answer is remembered for a moment.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +29,16 @@ const QUESTIONS_MAX: usize = 32;
 /// What the server has said about subjects that nobody takes.
 #[derive(Default)]
 pub(crate) struct Unclaimed {
-    /// Subjects that no stream has, and when that was said.
-    missing: Mutex<BTreeMap<String, Instant>>,
+    missing: Mutex<BTreeMap<String, Missing>>,
+}
+
+/// No stream has a subject.
+#[derive(Clone, Copy)]
+struct Missing {
+    /// Since then nobody has taken it.
+    since: Instant,
+    /// When that was last said.
+    said_at: Instant,
 }
 
 impl Unclaimed {
@@ -57,7 +66,10 @@ impl Unclaimed {
         let mut answers = stream::iter(unknown).map(ask).buffer_unordered(QUESTIONS_MAX);
         while let Some((subject, answer)) = answers.next().await {
             match answer {
-                Some(outage) => drop(outcomes.insert(subject, outage)),
+                Some(outage) => {
+                    self.forget(&subject);
+                    outcomes.insert(subject, outage);
+                }
                 None => missing.push(subject),
             }
         }
@@ -75,9 +87,9 @@ impl Unclaimed {
                     format!("{gone}; the one that is declared is made again"),
                 )),
                 Ok(false) => {
-                    self.remember(&subject);
-                    let advice = format!("{gone}; make one, or let the route declare it");
-                    Outcome::Rejected(Cause::new("no-stream", advice))
+                    let cause = Cause::new("no-stream", format!("{gone}; make one, or let the route declare it"));
+                    let is_for_long = self.remember(&subject) >= connection.timeout;
+                    if is_for_long { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
                 }
                 Err(cause) => Outcome::Unavailable(cause.clone()),
             };
@@ -86,21 +98,32 @@ impl Unclaimed {
         outcomes
     }
 
-    fn is_missing(&self, subject: &str) -> bool {
-        self.missing().get(subject).is_some_and(|said_at| said_at.elapsed() < REMEMBERED)
+    /// Somebody takes this subject.
+    pub(crate) fn forget(&self, subject: &str) {
+        self.missing().remove(subject);
     }
 
-    /// From its first answer on: what is remembered is not remembered longer because it was looked at.
-    fn remember(&self, subject: &str) {
+    /// Whether no stream has it, as far as the server has just said.
+    fn is_missing(&self, subject: &str) -> bool {
+        self.missing().get(subject).is_some_and(|missing| missing.said_at.elapsed() < REMEMBERED)
+    }
+
+    /// Notes that no stream has it. For how long that has been so.
+    fn remember(&self, subject: &str) -> Duration {
         let mut missing = self.missing();
-        missing.retain(|_, said_at| said_at.elapsed() < REMEMBERED);
-        if missing.len() >= REMEMBERED_MAX {
+        if missing.len() >= REMEMBERED_MAX && !missing.contains_key(subject) {
             missing.clear();
         }
-        missing.entry(subject.to_owned()).or_insert_with(Instant::now);
+        let now = Instant::now();
+        let found = missing.entry(subject.to_owned()).or_insert(Missing { since: now, said_at: now });
+        // What is remembered is not remembered longer because it was looked at.
+        if found.said_at.elapsed() >= REMEMBERED {
+            found.said_at = now;
+        }
+        found.since.elapsed()
     }
 
-    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Missing>> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,7 +142,9 @@ mod tests {
         unclaimed.remember("a");
         tokio::time::advance(REMEMBERED / 2).await;
         assert!(!unclaimed.is_missing("a"));
-        unclaimed.remember("a");
+        assert_eq!(unclaimed.remember("a"), REMEMBERED, "missing all the while");
         assert!(unclaimed.is_missing("a"), "said anew");
+        unclaimed.forget("a");
+        assert_eq!(unclaimed.remember("a"), Duration::ZERO, "somebody took it meanwhile");
     }
 }
