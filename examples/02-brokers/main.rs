@@ -119,7 +119,7 @@ fn publisher(url: &str, name: &str) -> Result<Arc<dyn Publisher>, Box<dyn Error>
         #[cfg(feature = "redis")]
         "redis" => {
             use postrider::redis::{Access, RedisPublisher};
-            Arc::new(RedisPublisher::builder(Access::new(url)?).prefix(&format!("{name}.")).build()?)
+            Arc::new(RedisPublisher::builder(Access::new(url)?).prefix(&format!("{name}.")).declare().build()?)
         }
         #[cfg(feature = "kafka")]
         "kafka" => {

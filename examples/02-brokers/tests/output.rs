@@ -38,6 +38,12 @@ fn with_kafka() {
 }
 
 #[test]
+fn the_readme_shows_what_is_expected() {
+    let (readme, expected) = (include_str!("../README.md"), include_str!("../expected-output.txt"));
+    assert!(readme.contains(&format!("```text\n{expected}```\n")), "the README shows the output as it is:\n{expected}");
+}
+
+#[test]
 fn a_broker_that_is_not_known_is_told_so() {
     let ran = Command::new(env!("CARGO_BIN_EXE_brokers")).arg("pigeon://loft").output().expect("the example starts");
     assert!(!ran.status.success());

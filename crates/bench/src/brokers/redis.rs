@@ -60,7 +60,7 @@ impl Broker for Redis {
 
     fn publisher(&self, place: &str) -> Result<Arc<dyn Publisher>> {
         let access = Access::new(&broker::url(VARIABLE)?)?;
-        Ok(Arc::new(RedisPublisher::builder(access).prefix(&format!("{place}:")).build()?))
+        Ok(Arc::new(RedisPublisher::builder(access).prefix(&format!("{place}:")).declare().build()?))
     }
 
     fn subscriber<'a>(&'a self, place: &'a str) -> BoxFuture<'a, Result<Arc<dyn Subscriber>>> {

@@ -12,13 +12,15 @@ use super::{reader::Section, secret::Place};
 /// What the file says about a route to Redis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RedisConfig {
+    stream: Option<String>,
     prefix: Option<String>,
     source: String,
     timeout: Duration,
     payload_max: usize,
-    make_streams: bool,
+    declare: bool,
     replicas: u32,
     ca_file: Option<PathBuf>,
+    certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Place>,
 }
@@ -26,22 +28,31 @@ pub(crate) struct RedisConfig {
 impl RedisConfig {
     /// Where the server is, without what must be looked up.
     pub(crate) fn access(&self, url: &str) -> Result<Access> {
-        let access = Access::new(url)?;
-        match &self.ca_file {
-            Some(path) => access.ca_file(path),
-            None => Ok(access),
+        let mut access = Access::new(url)?;
+        if let Some(path) = &self.ca_file {
+            access = access.ca_file(path)?;
         }
+        if let Some((certificate, key)) = &self.certificate {
+            access = access.client_certificate(certificate, key)?;
+        }
+        Ok(access)
     }
 
     /// The publisher's settings.
     pub(crate) fn builder(&self, access: Access) -> Builder {
-        RedisPublisher::builder(access)
+        let mut builder = RedisPublisher::builder(access)
             .prefix(self.prefix.as_deref().unwrap_or_default())
             .source(&self.source)
             .timeout(self.timeout)
             .message_bytes_max(self.payload_max)
-            .make_streams(self.make_streams)
-            .replicas(self.replicas)
+            .replicas(self.replicas);
+        if let Some(stream) = &self.stream {
+            builder = builder.stream(stream);
+        }
+        if self.declare {
+            builder = builder.declare();
+        }
+        builder
     }
 }
 
@@ -54,17 +65,26 @@ pub(super) fn read(route: &mut Section<'_, '_>, url: Option<&str>) -> Option<Red
         return None;
     };
     let mut section = route.section_or_empty("redis");
+    let files = (section.text("certificate_file"), section.text("key_file"));
     let redis = RedisConfig {
+        stream: section.text("stream"),
         prefix: section.text("prefix"),
         source: section.text_or_default("source"),
         timeout: section.duration_or_default("timeout"),
         payload_max: section.size_or_default("payload_max"),
-        make_streams: section.boolean_or_default("make_streams"),
+        declare: section.boolean_or_default("declare"),
         replicas: section.number_or_default("replicas"),
         ca_file: section.text("ca_file").map(PathBuf::from),
+        certificate: match &files {
+            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+            _ => None,
+        },
         user: section.text("user"),
         password: section.secret("password"),
     };
+    if files.0.is_some() != files.1.is_some() {
+        section.object("certificate_file", "`certificate_file` and `key_file` belong together; give both or none");
+    }
     if redis.user.is_some() && !section.has("password") {
         section.object("user", "a `user` needs a `password`");
     }

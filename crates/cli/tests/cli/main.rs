@@ -21,6 +21,7 @@ mod operators;
 mod operators_postgres;
 mod postgres;
 mod psql;
+mod redis;
 mod reference;
 mod reload;
 mod settings_in_docs;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! **What is sent.** One entry per message, by `XADD`, to the stream that is named like the topic, behind a prefix if there
-//! is one (`shop:order.placed`). CloudEvents has no binding for Redis; by our convention the attributes are the fields
+//! is one (`shop:order.placed`), or all of them to one stream. CloudEvents has no binding for Redis; by our convention the attributes are the fields
 //! `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are never trimmed here.
 //!
 //! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
@@ -18,7 +18,7 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | an entry's id | durable | |
-//! | nil, because streams are not to be made and there is none | rejected | `no-stream` |
+//! | nil: there is no such stream, and none is to be made | rejected; unavailable where one stream is for all messages | `no-stream` |
 //! | larger than `message_bytes_max` | rejected | `too-large` |
 //! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
 //! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
@@ -31,7 +31,7 @@
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
 //! refused the first. Different keys are pipelined on one connection.
 //!
-//! **Receiving** is [`RedisSubscriber`], in a consumer group. One server or a primary with replicas; not Redis Cluster.
+//! **Receiving** is [`RedisSubscriber`], in a consumer group. Streams and groups are made only when asked to. One server or a primary with replicas; not Redis Cluster.
 
 mod access;
 mod connect;

@@ -1,6 +1,6 @@
 //! The publisher: a batch is one pipeline, and each message is durable with its own answer.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use postrider_core::{
     BoxFuture, Error, Result,
@@ -17,15 +17,23 @@ use crate::{access::Access, connect::Connection, error, mapping};
 #[derive(Clone, Debug)]
 pub struct Builder {
     access: Access,
+    stream: Option<String>,
     prefix: String,
     source: String,
     timeout: Duration,
     message_bytes_max: usize,
-    make_streams: bool,
+    declare: bool,
     replicas: u32,
 }
 
 impl Builder {
+    /// One stream for all messages, whatever their topic. Default: the stream that is named like the topic, behind the prefix.
+    #[must_use]
+    pub fn stream(mut self, name: &str) -> Self {
+        self.stream = Some(name.to_owned());
+        self
+    }
+
     /// What the name of every stream begins with, before the topic. Default: nothing.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
@@ -55,11 +63,11 @@ impl Builder {
         self
     }
 
-    /// Whether the first message of a topic makes its stream. Default `true`, as everywhere in Redis; with `false` a message
-    /// without a stream is rejected.
+    /// Lets the first message make its stream. Without it a message whose stream is not there is rejected, and where one stream
+    /// is for all messages the route waits for it.
     #[must_use]
-    pub fn make_streams(mut self, make: bool) -> Self {
-        self.make_streams = make;
+    pub fn declare(mut self) -> Self {
+        self.declare = true;
         self
     }
 
@@ -75,6 +83,12 @@ impl Builder {
     /// # Errors
     /// [`Invalid`](postrider_core::ErrorKind::Invalid) if a setting is out of its range.
     pub fn build(self) -> Result<RedisPublisher> {
+        if self.stream.as_ref().is_some_and(String::is_empty) {
+            return Err(Error::invalid("the name of a stream must not be empty"));
+        }
+        if self.stream.is_some() && !self.prefix.is_empty() {
+            return Err(Error::invalid("`stream` and `prefix` exclude each other: one stream has one name"));
+        }
         if self.source.is_empty() {
             return Err(Error::invalid("`source` must not be empty: an event says who speaks"));
         }
@@ -102,11 +116,12 @@ impl RedisPublisher {
     pub fn builder(access: Access) -> Builder {
         Builder {
             access,
+            stream: None,
             prefix: String::new(),
             source: "postrider".to_owned(),
             timeout: Duration::from_secs(10),
             message_bytes_max: 8 << 20,
-            make_streams: true,
+            declare: false,
             replicas: 0,
         }
     }
@@ -125,9 +140,13 @@ impl RedisPublisher {
             }
         }
         if !sent.is_empty() {
-            let answers = self.exchange(pipeline, sent.len()).await;
-            for (index, answer) in sent.into_iter().zip(answers) {
-                outcomes[index] = Some(answer);
+            match self.exchange(pipeline).await {
+                Ok((answers, replicated)) => {
+                    for (index, answer) in sent.into_iter().zip(answers) {
+                        outcomes[index] = Some(self.conclude(&batch[index], answer, replicated));
+                    }
+                }
+                Err(outcome) => sent.into_iter().for_each(|index| outcomes[index] = Some(outcome.clone())),
             }
         }
         let unanswered =
@@ -141,17 +160,21 @@ impl RedisPublisher {
         if bytes > max {
             return Err(Cause::new("too-large", format!("the payload has {bytes} bytes; message_bytes_max is {max}")));
         }
-        let stream = format!("{}{}", self.settings.prefix, record.envelope.topic);
-        mapping::write(record, &self.settings.source, &stream, self.settings.make_streams)
+        mapping::write(record, &self.settings.source, &self.stream(record), self.settings.declare)
             .map_err(|error| Cause::new("bad-headers", error.chain()))
     }
 
-    /// Sends a pipeline of `count` messages; one outcome for each.
-    async fn exchange(&self, mut pipeline: Pipeline, count: usize) -> Vec<Outcome> {
-        let mut using = match self.connection.get().await {
-            Ok(using) => using,
-            Err(cause) => return vec![Outcome::Unavailable(cause); count],
-        };
+    /// The stream of a record.
+    fn stream<'a>(&'a self, record: &'a RecordRef) -> Cow<'a, str> {
+        match &self.settings.stream {
+            Some(stream) => Cow::Borrowed(stream),
+            None => Cow::Owned(format!("{}{}", self.settings.prefix, record.envelope.topic)),
+        }
+    }
+
+    /// Sends a pipeline. The answers to its messages, and whether enough replicas have them; or what became of all of them.
+    async fn exchange(&self, mut pipeline: Pipeline) -> Result<(Vec<Value>, bool), Outcome> {
+        let mut using = self.connection.get().await.map_err(Outcome::Unavailable)?;
         let replicas = self.settings.replicas;
         if replicas > 0 {
             // Half of the time, so that the answer still comes in time.
@@ -163,15 +186,15 @@ impl RedisPublisher {
             Ok(answers) => answers,
             Err(error) => {
                 self.connection.lost(&using).await;
-                return vec![error::unanswered(&error); count];
+                return Err(error::unanswered(&error));
             }
         };
         let replicated =
             replicas == 0 || matches!(answers.pop(), Some(Value::Int(have)) if have >= i64::from(replicas));
-        answers.into_iter().map(|answer| self.conclude(answer, replicated)).collect()
+        Ok((answers, replicated))
     }
 
-    fn conclude(&self, answer: Value, replicated: bool) -> Outcome {
+    fn conclude(&self, record: &RecordRef, answer: Value, replicated: bool) -> Outcome {
         match answer {
             Value::BulkString(_) | Value::SimpleString(_) if replicated => Outcome::Durable,
             // It is written and will be again. Replicas that are missing are an outage, and no message may pay for it.
@@ -180,7 +203,11 @@ impl RedisPublisher {
                 format!("fewer than {} replicas have it in time", self.settings.replicas),
             )),
             Value::Nil => {
-                Outcome::Rejected(Cause::new("no-stream", "there is no stream of this topic, and none is to be made"))
+                let stream = self.stream(record);
+                let detail = format!("there is no stream {stream}; make it, or let the route declare it");
+                let cause = Cause::new("no-stream", detail);
+                // With one stream for all, none would get through, and no message is at fault.
+                if self.settings.stream.is_some() { Outcome::Unavailable(cause) } else { Outcome::Rejected(cause) }
             }
             Value::ServerError(error) => error::refused(&error),
             _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),

@@ -62,7 +62,8 @@ async fn read(shared: &Shared, using: &mut Using) -> Result<Infallible> {
     }
     let mut claim_at = Instant::now() + shared.claim_after;
     loop {
-        let mut command = shared.read_group();
+        // The count is for each stream.
+        let mut command = shared.read_group(shared.room().await? / shared.streams.len());
         command.arg("BLOCK").arg(u64::try_from(BLOCK.as_millis()).unwrap_or(1_000)).arg("STREAMS");
         command.arg(&shared.streams);
         for _ in &shared.streams {
@@ -86,7 +87,7 @@ async fn pending(shared: &Shared, using: &mut Using, stream: usize) -> Result<()
     let mut after = "0".to_owned();
     // Ends with an empty page; each one begins behind the last.
     loop {
-        let mut command = shared.read_group();
+        let mut command = shared.read_group(shared.room().await?);
         command.arg("STREAMS").arg(&shared.streams[stream]).arg(&after);
         let page = reply::of_streams(ask(using, &command).await?).pop().map(|(_, entries)| entries).unwrap_or_default();
         let Some(last) = page.last() else { return Ok(()) };
@@ -104,7 +105,7 @@ async fn claim(shared: &Shared, using: &mut Using, stream: usize) -> Result<()> 
         let mut command = cmd("XAUTOCLAIM");
         let idle = u64::try_from(shared.claim_after.as_millis()).unwrap_or(u64::MAX);
         command.arg(&shared.streams[stream]).arg(&shared.group).arg(&shared.consumer).arg(idle);
-        command.arg(&from).arg("COUNT").arg(shared.prefetch);
+        command.arg(&from).arg("COUNT").arg(shared.room().await?);
         let (next, page) = reply::claimed(ask(using, &command).await?);
         let counts = deliveries(shared, using, stream, &page).await?;
         hand_over(shared, using, stream, page, &counts).await?;
@@ -124,7 +125,7 @@ async fn deliveries(shared: &Shared, using: &mut Using, stream: usize, page: &[E
     Ok(reply::deliveries(ask(using, &command).await?).into_iter().collect())
 }
 
-/// Gives entries to the subscriber, except for those that it has. Waits while it has as many as it wants.
+/// Gives entries to the subscriber, except for those that it has. There is room for them, since no more were asked for.
 async fn hand_over(
     shared: &Shared,
     using: &mut Using,

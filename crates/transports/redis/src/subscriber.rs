@@ -53,7 +53,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How many entries are fetched ahead at most. Default 256.
+    /// How many entries are fetched ahead at most, but no fewer than there are streams. Default 256.
     #[must_use]
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
@@ -91,14 +91,15 @@ impl SubscriberBuilder {
         if self.streams.is_empty() {
             return Err(Error::invalid("a subscriber needs at least one stream"));
         }
-        let (sender, receiver) = mpsc::channel(self.prefetch);
+        let prefetch = self.prefetch.max(self.streams.len());
+        let (sender, receiver) = mpsc::channel(prefetch);
         let commands = Connection::new(&self.access, self.timeout)?;
         let blocking = Connection::new(&self.access, self.timeout + reader::BLOCK)?;
         let shared = Arc::new(Shared {
             group: self.group,
             streams: self.streams,
             consumer: self.consumer,
-            prefetch: self.prefetch,
+            prefetch,
             claim_after: self.claim_after,
             declare: self.declare,
             sender,
@@ -177,10 +178,19 @@ impl Shared {
         self.state.lock().expect("nobody panicked with the deliveries in hand")
     }
 
-    /// The beginning of a read in the group's name.
-    pub(crate) fn read_group(&self) -> Cmd {
+    /// Waits until there is room for half of what may be fetched ahead, and for an entry of each stream at least. How many
+    /// entries there is room for; nobody else fills it.
+    pub(crate) async fn room(&self) -> Result<usize> {
+        let wanted = (self.prefetch / 2).max(self.streams.len());
+        let gone = |_| Error::new(ErrorKind::Other, "nobody receives any more");
+        drop(self.sender.reserve_many(wanted).await.map_err(gone)?);
+        Ok(self.sender.capacity())
+    }
+
+    /// The beginning of a read in the group's name, of so many entries of each stream at most.
+    pub(crate) fn read_group(&self, count: usize) -> Cmd {
         let mut command = cmd("XREADGROUP");
-        command.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(self.prefetch);
+        command.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(count);
         command
     }
 

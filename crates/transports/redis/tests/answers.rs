@@ -36,13 +36,54 @@ fn shown(outcome: &Outcome) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_can_be_left_to_others_to_make() {
+async fn streams_are_made_only_when_asked_for() {
     let own = Own::new();
-    let careful = builder(&own).make_streams(false).build().unwrap();
+    let careful = builder(&own).build().unwrap();
     assert_eq!(shown(&publish(&careful, "orders", "x").await), "rejected no-stream");
-    assert_eq!(publish(&builder(&own).build().unwrap(), "orders", "x").await, Outcome::Durable);
+    // Where all messages go to one stream, none is at fault.
+    let name = format!("{}orders", own.prefix);
+    let fixed = RedisPublisher::builder(Access::new(&url()).unwrap()).stream(&name);
+    let outcome = publish(&fixed.clone().build().unwrap(), "any", "x").await;
+    assert_eq!(shown(&outcome), "unavailable no-stream");
+    assert!(format!("{outcome:?}").contains(&name), "{outcome:?}");
+    assert_eq!(publish(&builder(&own).declare().build().unwrap(), "orders", "x").await, Outcome::Durable);
     assert_eq!(publish(&careful, "orders", "x").await, Outcome::Durable);
-    assert_eq!(own.events().await.len(), 2);
+    assert_eq!(publish(&fixed.clone().build().unwrap(), "any", "x").await, Outcome::Durable);
+    assert_eq!(own.events().await.len(), 3);
+    for bad in [fixed.prefix("p:"), builder(&own).prefix("").stream(""), builder(&own).source("")] {
+        assert!(bad.build().is_err());
+    }
+}
+
+/// What a server has given out and not got back is never more than is fetched ahead and was received.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_fetched_ahead_than_is_asked_for() {
+    for (prefetch, bound) in [(1, 3), (3, 3), (32, 32)] {
+        let own = Own::new();
+        let topics = ["a", "b", "c"];
+        let publisher = builder(&own).declare().build().unwrap();
+        let batch = (0..300).map(|i| record(&Envelope::new(topics[i % 3], "n", "x"))).collect();
+        assert!(publisher.publish(batch).await.iter().all(|outcome| *outcome == Outcome::Durable));
+        let streams = topics.map(|topic| format!("{}{topic}", own.prefix));
+        let access = Access::new(&url()).unwrap();
+        let subscriber = RedisSubscriber::builder(access, "g", &streams).prefetch(prefetch).declare();
+        let subscriber = subscriber.subscribe().await.unwrap();
+        let mut connection = own.connection().await;
+        let mut received = 0;
+        while received < 200 {
+            received += subscriber.receive(1).await.unwrap().len();
+            let mut out = 0;
+            for stream in &streams {
+                type Summary = (usize, Option<String>, Option<String>, Option<Vec<(String, String)>>);
+                let mut pending = redis::cmd("XPENDING");
+                let (pending, ..): Summary = pending.arg(stream).arg("g").query_async(&mut connection).await.unwrap();
+                out += pending;
+            }
+            assert!(out <= received + bound, "{out} are out, {received} of them received; {bound} may be ahead");
+        }
+        drop(subscriber);
+        redis::cmd("DEL").arg(&streams).exec_async(&mut connection).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +92,7 @@ async fn a_refusal_of_one_message_is_not_one_of_its_neighbours() {
     let taken = format!("{}taken", own.prefix);
     let mut connection = own.connection().await;
     redis::cmd("SET").arg(&taken).arg("no stream").exec_async(&mut connection).await.unwrap();
-    let publisher = builder(&own).message_bytes_max(10).build().unwrap();
+    let publisher = builder(&own).declare().message_bytes_max(10).build().unwrap();
     let batch = [("taken", "x"), ("fine", "x"), ("fine", "far too large"), ("fine", "y")];
     let batch = batch.map(|(topic, payload)| record(&Envelope::new(topic, "n", payload)));
     let outcomes: Vec<String> = publisher.publish(batch.to_vec()).await.iter().map(shown).collect();
@@ -73,7 +114,7 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     let mut set = async |name: &str, value: &str| {
         redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec_async(&mut connection).await.unwrap();
     };
-    let publisher = RedisPublisher::builder(Access::new(&url).unwrap()).build().unwrap();
+    let publisher = RedisPublisher::builder(Access::new(&url).unwrap()).declare().build().unwrap();
     set("maxmemory", "1").await;
     assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-oom");
     set("maxmemory", "0").await;
@@ -83,14 +124,15 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
     // Written, and on fewer servers than asked for: it may be there, so it is not settled.
     // Half of the timeout is the server's, to wait for a replica; the other half must be long enough on any machine.
-    let replicated = RedisPublisher::builder(Access::new(&url).unwrap()).replicas(1).timeout(Duration::from_secs(10));
+    let replicated =
+        RedisPublisher::builder(Access::new(&url).unwrap()).declare().replicas(1).timeout(Duration::from_secs(10));
     assert_eq!(shown(&publish(&replicated.build().unwrap(), "orders", "x").await), "unavailable replicas");
     set("requirepass", "canary").await;
-    let stranger = RedisPublisher::builder(Access::new(&url).unwrap()).build().unwrap();
+    let stranger = RedisPublisher::builder(Access::new(&url).unwrap()).declare().build().unwrap();
     assert_eq!(shown(&publish(&stranger, "orders", "x").await), "unavailable denied");
     let wrong = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "wrong")).build().unwrap();
     assert_eq!(shown(&publish(&wrong, "orders", "x").await), "unavailable denied");
-    let known = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "canary")).build().unwrap();
+    let known = RedisPublisher::builder(Access::new(&url).unwrap().password(None, "canary")).declare().build().unwrap();
     assert_eq!(publish(&known, "orders", "x").await, Outcome::Durable);
 }
 
@@ -100,7 +142,7 @@ async fn silence_is_an_outage() {
     let own = Own::new();
     let proxy = Proxy::to(url().trim_start_matches("redis://").split('/').next().unwrap()).await;
     let access = Access::new(&format!("redis://{}", proxy.address())).unwrap();
-    let publisher = RedisPublisher::builder(access).prefix(&own.prefix).timeout(Duration::from_secs(2));
+    let publisher = RedisPublisher::builder(access).declare().prefix(&own.prefix).timeout(Duration::from_secs(2));
     let publisher = publisher.build().unwrap();
     for count in [1, 3] {
         while publish(&publisher, "orders", "x").await != Outcome::Durable {}
@@ -123,7 +165,7 @@ async fn a_right_that_is_taken_is_an_outage() {
     };
     rule(&["on", ">canary", "~*", "+@all"]).await;
     let access = Access::new(&url()).unwrap().password(Some(&user), "canary");
-    let publisher = RedisPublisher::builder(access).prefix(&own.prefix).build().unwrap();
+    let publisher = RedisPublisher::builder(access).declare().prefix(&own.prefix).build().unwrap();
     assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
     rule(&["-xadd"]).await;
     assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-noperm");

@@ -68,7 +68,8 @@ impl Streams {
         let own = Own::new();
         let url = proxy.as_ref().map_or_else(url, |proxy| format!("redis://{}", proxy.address()));
         let access = Access::new(&url).unwrap();
-        let publisher = Arc::new(RedisPublisher::builder(access.clone()).prefix(&own.prefix).build().unwrap());
+        let publisher =
+            Arc::new(RedisPublisher::builder(access.clone()).prefix(&own.prefix).declare().build().unwrap());
         Self { own, publisher, access, _proxy: proxy }
     }
 }

@@ -16,7 +16,7 @@ const PREFETCH: usize = 32;
 
 fn publisher(url: &str, own: &Own) -> RedisPublisher {
     let access = Access::new(url).unwrap();
-    RedisPublisher::builder(access).prefix(&own.prefix).timeout(Duration::from_millis(500)).build().unwrap()
+    RedisPublisher::builder(access).declare().prefix(&own.prefix).timeout(Duration::from_millis(500)).build().unwrap()
 }
 
 async fn subscriber(url: &str, own: &Own) -> RedisSubscriber {

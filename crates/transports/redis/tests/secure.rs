@@ -37,7 +37,7 @@ fn start(folder: &Path, asks: bool) -> Server {
 }
 
 async fn publish(access: &Access) -> String {
-    let publisher = RedisPublisher::builder(access.clone()).build().unwrap();
+    let publisher = RedisPublisher::builder(access.clone()).declare().build().unwrap();
     let outcome = publisher.publish(vec![record(&Envelope::new("orders", "n", "x"))]).await.remove(0);
     match &outcome {
         Outcome::Unavailable(cause) => {

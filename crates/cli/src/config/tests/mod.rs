@@ -199,7 +199,7 @@ fn a_broker_that_is_wrong_is_told_so_with_its_line() {
         "{WEBHOOK}transport = \"nats://me:canary@broker\"\n[route.nats]\nprefx = \"a\"\nuser = \"me\"\ntoken = \"canary\"\n\
          replicas = 9\nkey_file = \"k\"\n[[route]]\nname = \"b\"\ntransport = \"nats://broker\"\n\
          nats = {{ declare = \"S\" }}\n[[route]]\nname = \"c\"\ntransport = \"redis://:canary@broker\"\n\
-         redis = {{ user = \"me\" }}\n[[route]]\nname = \"d\"\ntransport = \"stdout\"\nnats = {{}}\nredis = {{}}\n\
+         redis = {{ user = \"me\", key_file = \"k\", stream = \"s\", prefix = \"p\" }}\n[[route]]\nname = \"d\"\ntransport = \"stdout\"\nnats = {{}}\nredis = {{}}\n\
          [[route]]\nname = \"e\"\ntransport = \"amqp://me:canary@broker\"\nrabbitmq = {{ user = \"me\", key_file = \"k\", \
          queue_type = \"stream\" }}\n[[route]]\nname = \"f\"\ntransport = \"amqps://broker/shop\"\n\
          rabbitmq = {{ declare = \"orders\", routing_key = \"other\" }}\n[[route]]\nname = \"g\"\n\
@@ -215,6 +215,7 @@ fn a_broker_that_is_wrong_is_told_so_with_its_line() {
         "p.toml:14: `route.transport` a stream for every subject would swallow the server's own; set a `prefix`",
         "p.toml:18: `route.transport` the URL of a Redis server must not hold a user or a password",
         "p.toml:19: `route.redis.user` a `user` needs a `password`",
+        "`route.redis.certificate_file` `certificate_file` and `key_file` belong together",
         "p.toml:23: `route.nats` is for a transport that begins with `nats:`",
         "p.toml:24: `route.redis` is for a transport that begins with `redis:` or `rediss:`",
         "p.toml:27: `route.transport` the URL of a RabbitMQ server must not hold a user or a password",
