@@ -10,7 +10,10 @@ use postrider_core::{
     BoxFuture,
     transport::{Publisher, Subscriber},
 };
-use postrider_testkit::transport::{Arrived, PublisherFixture, SubscriberFixture};
+use postrider_testkit::{
+    envelopes::{SPECIMENS, specimens},
+    transport::{Arrived, PublisherFixture, SubscriberFixture},
+};
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
 
 use support::{Own, slow_url, url};
@@ -55,6 +58,16 @@ mod in_transactions {
     postrider_testkit::publisher_conformance!(fresh_publisher);
 }
 
+/// More than the largest envelope of the suite has.
+const MESSAGE_BYTES_MAX: usize = 2 << 20;
+
+#[test]
+fn no_envelope_of_the_suite_is_left_out() {
+    let envelopes = specimens();
+    assert_eq!(envelopes.len(), SPECIMENS);
+    assert!(envelopes.iter().all(|envelope| envelope.weight() <= MESSAGE_BYTES_MAX));
+}
+
 /// A topic of its own, with one publisher.
 struct Topic {
     own: Own,
@@ -64,9 +77,11 @@ struct Topic {
 
 impl Topic {
     async fn new(url: String, transactions: bool) -> Self {
-        let own = Own::new().await;
+        // Room for the largest envelope of the suite, so that it leaves none out.
+        let own = Own::with(&support::url(), &[("max.message.bytes", "4000000")]).await;
         let access = Access::new(&url).unwrap();
-        let mut builder = KafkaPublisher::builder(access.clone()).topic(&own.topic);
+        let mut builder =
+            KafkaPublisher::builder(access.clone()).topic(&own.topic).message_bytes_max(MESSAGE_BYTES_MAX);
         if transactions {
             builder = builder.transactions(&own.topic);
         }
