@@ -121,7 +121,8 @@ const TYPOS: &[(&str, &str, &str)] = &[
     ("route.rabbitmq", "ca-file", "ca_file"),
     ("route.rabbitmq", "cafile", "ca_file"),
     ("route.redis", "ca_fiel", "ca_file"),
-    ("route.redis", "makestreams", "make_streams"),
+    ("route.redis", "declared", "declare"),
+    ("route.redis", "stram", "stream"),
 ];
 
 /// Of those that a program without it cannot be asked for.
