@@ -5,16 +5,17 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
+use mysql_async::{Opts, OptsBuilder};
 use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
     Inner, MysqlStore,
     db::Db,
     dialect::{Mysql, PREFIX},
-    error::{Work, from_mysql},
+    error::{Fault, Work, from_mysql},
     migrations,
     planted::Plant,
+    pool::{Lent, Pool, pool},
     server::{self, Settings},
     wake::Waker,
 };
@@ -97,11 +98,7 @@ impl Builder {
     /// cannot be reached, [`ErrorKind::Denied`] if it refuses, [`ErrorKind::Invalid`] if an option is wrong.
     pub async fn open(self) -> Result<MysqlStore> {
         let dialect = Mysql::with_prefix(&self.prefix)?;
-        let constraints = PoolConstraints::new(1, self.connections_max)
-            .ok_or_else(|| Error::invalid("a store has at least one connection"))?;
-        // What a connection was told when it was made stays true: nobody else uses it.
-        let pool_options = PoolOpts::default().with_constraints(constraints).with_reset_connection(false);
-        let pool = Pool::new(options(&self.url)?.pool_opts(pool_options));
+        let pool = pool(options(&self.url)?, self.connections_max)?;
         self.prepare(&pool, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
         Ok(MysqlStore(Arc::new(Inner {
             pool,
@@ -113,7 +110,7 @@ impl Builder {
     }
 
     async fn prepare(&self, pool: &Pool, dialect: &Mysql) -> Work<()> {
-        let mut db = Db::alone(pool.get_conn().await?, dialect);
+        let mut db = Db::alone(pool.get().await?, dialect);
         Settings::of(&mut db).await?.check()?;
         if self.migrate {
             migrations::apply(&mut db).await?;
@@ -173,6 +170,11 @@ fn encrypted(_: OptsBuilder) -> Result<OptsBuilder> {
 /// [`ErrorKind::Invalid`] if this is no URL of a database, otherwise what the server answers; never the URL.
 pub async fn connect(url: &str) -> Result<mysql_async::Conn> {
     mysql_async::Conn::new(options(url)?).await.map_err(|error| from_mysql(error, "connect"))
+}
+
+/// The same, for a piece of work of ours.
+pub(crate) async fn lend(url: &str) -> Result<Lent> {
+    pool(options(url)?, 1)?.get().await.map_err(|error| Fault::from(error).into_error("connect"))
 }
 
 /// Without the URL, which may hold a password.

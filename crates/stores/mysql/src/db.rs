@@ -1,18 +1,16 @@
 //! A connection of the pool at work: one transaction, or statements that are transactions of their own.
 
 use mysql_async::{
-    Conn, Params, Row, Transaction, Value,
+    Conn, Params, Row, Value,
     prelude::{FromValue, Queryable},
 };
-use postrider_core::{
-    Error,
-    enlist::{Batch, Enlist},
-    time::Timestamp,
-};
+use postrider_core::{Error, enlist::Batch, time::Timestamp};
 
 use crate::{
     dialect::Mysql,
+    enlist::mysql_async::insert,
     error::{Work, corrupt},
+    pool::Lent,
 };
 
 /// The server's clock in UTC, as microseconds since 1970, when the statement began.
@@ -28,54 +26,91 @@ pub(crate) use values;
 
 /// A connection with the tables' names. A transaction that is dropped without [`Self::commit`] is rolled back.
 pub(crate) struct Db {
-    link: Link,
+    /// Gone when it is dropped.
+    connection: Option<Lent>,
+    state: State,
     pub(crate) dialect: Mysql,
 }
 
-enum Link {
-    Alone(Conn),
-    Transaction(Transaction<'static>),
+/// What would happen to the next statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is a transaction of its own.
+    Alone,
+    /// It is part of the transaction.
+    Transaction,
+    /// Nobody knows: one is under way, or broke off.
+    Doubtful,
 }
 
 impl Db {
-    pub(crate) fn alone(connection: Conn, dialect: &Mysql) -> Self {
-        Self { link: Link::Alone(connection), dialect: dialect.clone() }
+    pub(crate) fn alone(connection: Lent, dialect: &Mysql) -> Self {
+        Self { connection: Some(connection), state: State::Alone, dialect: dialect.clone() }
     }
 
-    pub(crate) fn transaction(transaction: Transaction<'static>, dialect: &Mysql) -> Self {
-        Self { link: Link::Transaction(transaction), dialect: dialect.clone() }
-    }
-
-    pub(crate) async fn commit(self) -> Work<()> {
-        match self.link {
-            Link::Alone(_) => Ok(()),
-            Link::Transaction(transaction) => Ok(transaction.commit().await?),
+    /// Begins a transaction by these statements.
+    pub(crate) async fn begin(connection: Lent, dialect: &Mysql, statements: &[&str]) -> Work<Self> {
+        let mut db = Self::alone(connection, dialect);
+        for sql in statements {
+            db.state = State::Doubtful;
+            db.connection().query_drop(*sql).await?;
         }
+        db.state = State::Transaction;
+        Ok(db)
     }
 
-    /// At once, and not when somebody cleans the connection.
-    pub(crate) async fn roll_back(self) {
-        if let Link::Transaction(transaction) = self.link {
-            // What cannot be rolled back has ended with its connection.
-            let _ = transaction.rollback().await;
+    pub(crate) async fn commit(mut self) -> Work<()> {
+        self.end("COMMIT").await
+    }
+
+    /// At once, and not when the server finds out that the connection is closed.
+    pub(crate) async fn roll_back(mut self) {
+        // What cannot be rolled back ends with its connection.
+        let _ = self.end("ROLLBACK").await;
+    }
+
+    async fn end(&mut self, sql: &str) -> Work<()> {
+        if self.state == State::Transaction {
+            self.state = State::Doubtful;
+            self.connection().query_drop(sql).await?;
+            self.state = State::Alone;
         }
+        Ok(())
+    }
+
+    fn connection(&mut self) -> &mut Conn {
+        self.connection.as_mut().expect("it is there until this is dropped")
+    }
+
+    /// Before a statement: if it breaks off, the connection is not used again.
+    fn send(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Doubtful)
+    }
+
+    /// After it: what the server refuses leaves everything as it was.
+    fn answer<T>(&mut self, before: State, answer: mysql_async::Result<T>) -> Work<T> {
+        if matches!(answer, Ok(_) | Err(mysql_async::Error::Server(_))) {
+            self.state = before;
+        }
+        Ok(answer?)
     }
 
     /// Appends to the log, as an application does.
     pub(crate) async fn append(&mut self, batch: &Batch) -> Work<()> {
-        match &mut self.link {
-            Link::Transaction(transaction) => Ok(transaction.append(&self.dialect, Ok(batch.clone())).await?),
-            Link::Alone(_) => Err(Error::invalid("messages are enqueued in a transaction").into()),
+        if self.state != State::Transaction {
+            return Err(Error::invalid("messages are enqueued in a transaction").into());
         }
+        let (before, dialect) = (self.send(), self.dialect.clone());
+        let answer = insert(self.connection(), &dialect, batch.envelopes()).await;
+        self.answer(before, answer)
     }
 
     /// Runs a prepared statement and returns its rows.
     pub(crate) async fn query(&mut self, sql: &str, values: Vec<Value>) -> Work<Vec<Row>> {
         let (sql, values) = (self.dialect.render(sql), Params::from(values));
-        Ok(match &mut self.link {
-            Link::Alone(connection) => connection.exec(sql, values).await?,
-            Link::Transaction(transaction) => transaction.exec(sql, values).await?,
-        })
+        let before = self.send();
+        let answer = self.connection().exec(sql, values).await;
+        self.answer(before, answer)
     }
 
     pub(crate) async fn query_opt(&mut self, sql: &str, values: Vec<Value>) -> Work<Option<Row>> {
@@ -89,40 +124,27 @@ impl Db {
     /// Runs a prepared statement and answers how many rows it met: all that match, changed or not.
     pub(crate) async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Work<u64> {
         let (sql, values) = (self.dialect.render(sql), Params::from(values));
-        Ok(match &mut self.link {
-            Link::Alone(connection) => {
-                connection.exec_drop(sql, values).await?;
-                connection.affected_rows()
-            }
-            Link::Transaction(transaction) => {
-                transaction.exec_drop(sql, values).await?;
-                transaction.affected_rows()
-            }
-        })
+        let before = self.send();
+        let answer = self.connection().exec_drop(sql, values).await;
+        self.answer(before, answer)?;
+        Ok(self.connection().affected_rows())
     }
 
     /// A statement whose text is different each time, such as one with a list of numbers in it: not prepared.
     pub(crate) async fn query_text(&mut self, sql: &str) -> Work<Vec<Row>> {
         let sql = self.dialect.render(sql);
-        Ok(match &mut self.link {
-            Link::Alone(connection) => connection.query(sql).await?,
-            Link::Transaction(transaction) => transaction.query(sql).await?,
-        })
+        let before = self.send();
+        let answer = self.connection().query(sql).await;
+        self.answer(before, answer)
     }
 
     /// As [`Self::query_text`], for a statement that writes: how many rows it met.
     pub(crate) async fn execute_text(&mut self, sql: &str) -> Work<u64> {
         let sql = self.dialect.render(sql);
-        Ok(match &mut self.link {
-            Link::Alone(connection) => {
-                connection.query_drop(sql).await?;
-                connection.affected_rows()
-            }
-            Link::Transaction(transaction) => {
-                transaction.query_drop(sql).await?;
-                transaction.affected_rows()
-            }
-        })
+        let before = self.send();
+        let answer = self.connection().query_drop(sql).await;
+        self.answer(before, answer)?;
+        Ok(self.connection().affected_rows())
     }
 
     /// Deletes rows by their primary key, each by a look-up of its own, and answers how many there were. The server may take an
@@ -174,6 +196,15 @@ UPDATE {p}counter
     pub(crate) async fn lock_route(&mut self, route: &str) -> Work<()> {
         self.query("SELECT 1 FROM {p}route WHERE name = ? FOR UPDATE", values![route]).await?;
         Ok(())
+    }
+}
+
+/// What is not clean is closed, and the server rolls back what it began.
+impl Drop for Db {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| self.state != State::Alone) {
+            drop(Lent::take(connection));
+        }
     }
 }
 

@@ -67,6 +67,7 @@ mod db;
 mod error;
 pub mod migrations;
 pub mod planted;
+mod pool;
 mod server;
 
 use std::{
@@ -74,7 +75,6 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use mysql_async::{Pool, TxOpts};
 use postrider_core::{BoxFuture, Error, ErrorKind, Result};
 
 pub use crate::{
@@ -83,7 +83,7 @@ pub use crate::{
     error::error,
     wake::Waker,
 };
-use crate::{db::Db, error::Work, planted::Plant};
+use crate::{db::Db, error::Work, planted::Plant, pool::Pool};
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 #[derive(Clone)]
@@ -131,19 +131,19 @@ impl MysqlStore {
 
     /// Statements that are transactions of their own.
     async fn alone(&self) -> Work<Db> {
-        Ok(Db::alone(self.0.pool.get_conn().await?, &self.0.dialect))
+        Ok(Db::alone(self.0.pool.get().await?, &self.0.dialect))
     }
 
     /// A transaction at READ COMMITTED, as all our sessions are: what must not change in between is locked.
     async fn begin(&self) -> Work<Db> {
-        Ok(Db::transaction(self.0.pool.start_transaction(TxOpts::default()).await?, &self.0.dialect))
+        Db::begin(self.0.pool.get().await?, &self.0.dialect, &["START TRANSACTION"]).await
     }
 
     /// On one consistent state of the database, and without changing it.
     async fn look(&self) -> Work<Db> {
-        let mut options = TxOpts::default();
-        options.with_consistent_snapshot(true).with_isolation_level(mysql_async::IsolationLevel::RepeatableRead);
-        Ok(Db::transaction(self.0.pool.start_transaction(options).await?, &self.0.dialect))
+        let statements =
+            ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT"];
+        Db::begin(self.0.pool.get().await?, &self.0.dialect, &statements).await
     }
 
     /// Runs a piece of work to its end, whether or not somebody still waits for it: a dropped future leaves it done or not

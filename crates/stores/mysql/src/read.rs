@@ -41,6 +41,7 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
         at: after,
         scanned: 0,
     };
+    let mut nothing_waits = false;
     // Ends with the log, with a full page, or with the scan's limit.
     let more = loop {
         let entries = order::behind(&mut db, reading.at, until).await?;
@@ -50,16 +51,14 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
         }
         if entries.is_empty() {
             // All that a replay reads has its place already.
-            if replay.is_some() {
+            if replay.is_some() || nothing_waits {
                 break false;
             }
             // Nobody may hold one connection while waiting for another.
             drop(db);
-            let ordered = order::order(store).await?;
+            nothing_waits = order::order(store).await? == 0;
+            // Where nothing waits any more, somebody else may have ordered it since the list was looked at: look again.
             db = store.alone().await?;
-            if ordered == 0 {
-                break false;
-            }
         } else if reading.is_over() || !reading.take(&mut db, &entries).await? {
             break true;
         }

@@ -16,6 +16,7 @@ use postrider_core::{
     log::{Log, Retention, Settlement},
 };
 use postrider_store_mysql::{Mysql, migrations};
+use postrider_testkit::store::Fixture;
 use support::{Place, Tables, batch, builder, connect, node, spec, url};
 
 /// Runs SQL with the server's own client, as a service in any language would.
@@ -233,6 +234,34 @@ async fn by_number(place: &Place) -> Vec<String> {
 
 /// A number is drawn before the row exists: while an insert waits for a foreign lock, whoever looks for its number finds
 /// nothing, as if it had been rolled back.
+/// Somebody else gives a message its place between two looks of a reader, which must not take that for the end of the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_has_ordered_meanwhile_is_read_at_once() {
+    let place = Place::new().await;
+    let (prefix, mut other) = (place.prefix().to_owned(), connect().await);
+    place.commit(vec![Envelope::new("orders", "one", "{}")]).await;
+    let mut ordering = other.start_transaction(TxOpts::default()).await.unwrap();
+    ordering.query_drop(format!("SELECT 1 FROM {prefix}counter WHERE name = 'place' FOR UPDATE")).await.unwrap();
+    let reading = place.delivered();
+    let meanwhile = async {
+        until_waiting(&prefix).await;
+        for sql in [
+            format!(
+                "INSERT INTO {prefix}ordering (last, lo, hi, ordered_at, list)
+                 SELECT 1, seq, seq, 0, CONCAT(UNHEX(LPAD(HEX(seq), 16, '0')), UNHEX(LPAD(HEX(bytes), 8, '0')))
+                   FROM {prefix}pending"
+            ),
+            format!("DELETE FROM {prefix}pending"),
+            format!("UPDATE {prefix}counter SET value = 1 WHERE name = 'place'"),
+        ] {
+            ordering.query_drop(sql).await.unwrap();
+        }
+        ordering.commit().await.unwrap();
+    };
+    let (delivered, ()) = tokio::join!(reading, meanwhile);
+    assert_eq!(names(&delivered), ["one"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_insert_that_waits_with_its_number_is_not_taken_for_one_that_was_rolled_back() {
     let place = Place::new().await;

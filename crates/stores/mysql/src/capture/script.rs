@@ -137,7 +137,9 @@ impl Script {
         }
         if let Some(id) = capture.id_column() {
             let id = format!("{row}.{}", identifier(id));
-            fields.push(("id", format!("IF(LENGTH({id}) = 16, {id}, UNHEX(REPLACE({id}, '-', '')))")));
+            // As bytes on both sides: MySQL would make text of them where the column is text.
+            let bytes = format!("CAST({id} AS BINARY)");
+            fields.push(("id", format!("IF(LENGTH({id}) = 16, {bytes}, UNHEX(REPLACE({id}, '-', '')))")));
         }
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
         let values: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();

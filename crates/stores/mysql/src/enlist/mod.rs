@@ -12,7 +12,7 @@
 //!
 //! Take the lock that orders the key before: what is enqueued without it has no order among its like.
 
-mod mysql_async;
+pub(crate) mod mysql_async;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 

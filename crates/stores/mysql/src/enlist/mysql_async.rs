@@ -27,14 +27,22 @@ impl Enlist<Mysql> for Transaction<'_> {
                 return Ok(());
             }
             must_be_open(self).await?;
-            for (sql, run) in runs(store.inserts(), batch.envelopes()) {
-                let values: Vec<Value> = run.iter().flat_map(values).collect();
-                let params = Params::Positional(values);
-                self.exec_drop(&**sql, params).await.map_err(|error| from_mysql(error, "enqueue"))?;
-            }
-            Ok(())
+            insert(self, store, batch.envelopes()).await.map_err(|error| from_mysql(error, "enqueue"))
         })
     }
+}
+
+/// Into the log, in order.
+pub(crate) async fn insert(
+    client: &mut impl Queryable,
+    store: &Mysql,
+    envelopes: &[Envelope],
+) -> mysql_async::Result<()> {
+    for (sql, run) in runs(store.inserts(), envelopes) {
+        let values: Vec<Value> = run.iter().flat_map(values).collect();
+        client.exec_drop(&**sql, Params::Positional(values)).await?;
+    }
+    Ok(())
 }
 
 /// The server says with every answer whether a transaction is open. After an error it says nothing, and is asked.

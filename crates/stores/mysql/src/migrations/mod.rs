@@ -12,7 +12,7 @@ use postrider_core::{
 };
 
 use crate::{
-    config::connect,
+    config::lend,
     db::{Db, get, values},
     dialect::Mysql,
     error::Work,
@@ -90,7 +90,7 @@ fn statements(text: &str) -> impl Iterator<Item = String> + '_ {
 /// # Errors
 /// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what the server answers.
 pub async fn status(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
-    let mut db = Db::alone(connect(url).await?, dialect);
+    let mut db = Db::alone(lend(url).await?, dialect);
     standings(&mut db).await.map_err(|fault| fault.into_error("look at the schema"))
 }
 
@@ -107,7 +107,7 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 /// # Errors
 /// As [`status`].
 pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
-    let mut db = Db::alone(connect(url).await?, dialect);
+    let mut db = Db::alone(lend(url).await?, dialect);
     apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
 }
 
@@ -116,7 +116,7 @@ pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 /// # Errors
 /// What the server answers.
 pub async fn beside(url: &str, dialect: &Mysql) -> Result<Vec<String>> {
-    let mut db = Db::alone(connect(url).await?, dialect);
+    let mut db = Db::alone(lend(url).await?, dialect);
     others(&mut db).await.map_err(|fault| fault.into_error("look at the schema"))
 }
 
