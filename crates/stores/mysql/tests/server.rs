@@ -220,7 +220,8 @@ async fn until_waiting(prefix: &str) {
         "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%{prefix}%'"
     );
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while connection.query_first(&sql).await.unwrap() != Some(1) {
+    // MySQL cannot show the list while the text of a statement in it is no UTF-8.
+    while connection.query_first(&sql).await.unwrap_or_default() != Some(1) {
         assert!(std::time::Instant::now() < deadline, "a statement waits for a lock");
         // The server looks again only when nobody has asked for a tenth of a second.
         tokio::time::sleep(Duration::from_millis(300)).await;
