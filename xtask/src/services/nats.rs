@@ -20,7 +20,11 @@ fn up() -> Result<Started> {
     let dir = process::directory("nats")?;
     let port = machine::free_port()?;
     let data = dir.join("data").display().to_string();
-    let arguments = ["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd", &data].map(str::to_owned);
+    // Room for the largest envelope of the suite with its headers.
+    let settings = dir.join("settings").display().to_string();
+    fs::write(&settings, "max_payload: 4MB\n").with_context(|| format!("write {settings}"))?;
+    let arguments =
+        ["-c", &settings, "-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd", &data].map(str::to_owned);
     process::start(&program, &arguments, dir, port, "nats")
 }
 

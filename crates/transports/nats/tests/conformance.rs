@@ -8,11 +8,13 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     BoxFuture,
+    envelope::Envelope,
     transport::{Publisher, Subscriber},
 };
 use postrider_testkit::{
+    envelopes::{SPECIMENS, specimens},
     fault::{Proxy, Traffic},
-    transport::{Arrived, PublisherFixture, SubscriberFixture},
+    transport::{Arrived, PublisherFixture, SubscriberFixture, publish},
 };
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
 
@@ -52,6 +54,17 @@ mod slow {
 
     postrider_testkit::publisher_conformance!(fresh_publisher);
     postrider_testkit::subscriber_conformance!(fresh_subscriber);
+}
+
+/// The server says how much it takes; the one of the tests takes them all.
+#[tokio::test]
+async fn no_envelope_of_the_suite_is_left_out() {
+    let stream = Stream::new(None).await;
+    publish(&*stream.publisher, &[Envelope::new("orders", "order.placed", "{}")]).await;
+    let max = stream.publisher.capabilities().message_bytes_max.unwrap();
+    let envelopes = specimens();
+    assert_eq!(envelopes.len(), SPECIMENS);
+    assert!(envelopes.iter().all(|envelope| envelope.weight() <= max), "{max}");
 }
 
 /// A stream of its own, with one publisher.

@@ -119,6 +119,21 @@ impl Own {
         }
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         admin.create_topics([&topic], &options).await.unwrap().remove(0).unwrap();
+        // Whoever asks a broker that has not heard of it yet is told that there is none.
+        let (consumer, name): (BaseConsumer, _) = (config(&self.url).create().unwrap(), self.topic.clone());
+        let known = move || {
+            let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).unwrap();
+            let partitions = metadata.topics()[0].partitions();
+            partitions.len() == 3 && partitions.iter().all(|partition| partition.leader() >= 0)
+        };
+        let waiting = tokio::task::spawn_blocking(move || {
+            let deadline = Instant::now() + PATIENCE;
+            while !known() {
+                assert!(Instant::now() < deadline, "the topic is not known to its broker");
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        waiting.await.unwrap();
     }
 
     pub(crate) async fn delete(&self) {
