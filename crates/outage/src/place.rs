@@ -78,10 +78,14 @@ impl Place {
     /// Ends the relay and judges what arrived, given in the order of arrival.
     ///
     /// # Panics
-    /// If something is missing, out of order, was rejected or given up.
+    /// If something is missing, out of order, was rejected or given up, or if more arrived again than was sent again: what the
+    /// broker has acknowledged must not go out twice.
     pub async fn judge(self, arrived: &[Received]) {
         self.handle.drain();
         self.running.await.expect("the relay does not panic").expect("the relay ends well");
+        let again = arrived.len().saturating_sub(self.committed);
+        let bound = self.told.doubtful();
+        assert!(again <= bound, "{again} arrived again, and no more than {bound} were sent again");
         let arrived = arrived.iter().map(|event| &event.envelope);
         assert_eq!(
             numbers::first_arrivals(arrived),

@@ -1,12 +1,19 @@
-//! What a relay tells of an outage: when it saw one, and which messages paid for it.
+//! What a relay tells of an outage: when it saw one, which messages paid for it, and which had to go again.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
 
-use postrider::relay::events::{Event, Observer};
+use postrider::relay::events::{Event, Observer, Progress};
+use postrider_core::{lease::LaneId, transport::Outcome};
 
-/// Remembers what opened the breaker, and what was rejected or given up.
+/// Remembers what opened the breaker, what was rejected or given up, and how many publishes did not come back as durable.
 #[derive(Default)]
-pub(crate) struct Told(Mutex<Vec<String>>);
+pub(crate) struct Told {
+    lines: Mutex<Vec<String>>,
+    doubtful: AtomicUsize,
+}
 
 impl Observer for Told {
     fn observe(&self, event: &Event<'_>) {
@@ -17,6 +24,13 @@ impl Observer for Told {
             _ => return,
         };
         self.lines().push(told);
+    }
+
+    fn progress(&self, _: &LaneId, progress: &Progress<'_>) {
+        if let Progress::Published { outcomes, .. } = progress {
+            let doubtful = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Durable)).count();
+            self.doubtful.fetch_add(doubtful, Ordering::SeqCst);
+        }
     }
 }
 
@@ -31,7 +45,12 @@ impl Told {
         self.lines().join(", ")
     }
 
+    /// How many messages were handed over and did not come back as durable: each of them may arrive twice.
+    pub(crate) fn doubtful(&self) -> usize {
+        self.doubtful.load(Ordering::SeqCst)
+    }
+
     fn lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().expect("nobody panicked while telling")
+        self.lines.lock().expect("nobody panicked while telling")
     }
 }
