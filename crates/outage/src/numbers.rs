@@ -9,7 +9,7 @@ pub(crate) const KEYS: usize = 8;
 pub(crate) const ROUND: usize = 80;
 
 /// Longer than anything here takes on the slowest machine, a broker's restart included.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The message with this number.
 pub(crate) fn envelope(number: usize) -> Envelope {
