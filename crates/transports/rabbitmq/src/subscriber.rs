@@ -30,6 +30,7 @@ use postrider_core::{
 use tokio::{
     sync::{Mutex, mpsc},
     task::{JoinHandle, JoinSet},
+    time::timeout,
 };
 
 use crate::{
@@ -203,6 +204,12 @@ impl RabbitmqSubscriber {
         }
     }
 
+    /// The client now and then never says that an answer was written to a connection that has just ended.
+    async fn in_time<T>(&self, answers: impl Future<Output = T>) -> Result<T> {
+        let late = |_| Error::new(ErrorKind::Unavailable, "answer a delivery: the connection does not take it in time");
+        timeout(self.shared.timeout, answers).await.map_err(late)
+    }
+
     async fn receive_some(&self, max: usize) -> Result<Vec<Delivery>> {
         let mut receiver = self.receiver.lock().await;
         // Ends with something that still counts.
@@ -239,7 +246,8 @@ impl Subscriber for RabbitmqSubscriber {
                 let mut state = self.shared.state();
                 receipts.iter().filter_map(|receipt| state.out.remove(&receipt.0)).collect()
             };
-            for answer in join_all(items.iter().map(|item| item.acker.ack(BasicAckOptions::default()))).await {
+            let answers = join_all(items.iter().map(|item| item.acker.ack(BasicAckOptions::default())));
+            for answer in self.in_time(answers).await? {
                 answered(answer)?;
             }
             if items.len() < receipts.len() { Err(unknown_delivery()) } else { Ok(()) }
@@ -262,7 +270,7 @@ impl Subscriber for RabbitmqSubscriber {
             }
             let Some(item) = self.shared.state().out.remove(&receipt.0) else { return Err(unknown_delivery()) };
             let Requeue::After(wait) = requeue else {
-                return answered(item.acker.reject(BasicRejectOptions { requeue: false }).await);
+                return answered(self.in_time(item.acker.reject(BasicRejectOptions { requeue: false })).await?);
             };
             let again = Item { attempt: item.attempt.saturating_add(1), ..item };
             let sender = self.shared.sender.clone();

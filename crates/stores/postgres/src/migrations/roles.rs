@@ -3,7 +3,7 @@
 //! | Role | May | May not |
 //! |---|---|---|
 //! | app | enqueue | read anything, or choose a record's place in the log |
-//! | relay | read the log, settle, park, purge; everything that an operator does | enqueue, change the schema |
+//! | relay | read the log, settle, park, purge; everything that an operator does, enqueueing with it | change the schema, or messages |
 //! | viewer | look at the status, without payloads and headers | change anything |
 //! | migrate | everything: it owns the tables | |
 //!

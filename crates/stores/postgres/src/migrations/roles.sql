@@ -15,8 +15,11 @@ GRANT INSERT (id, topic, name, key, deliver_at, expires_at, attempts_max, header
 GRANT USAGE ON SEQUENCE {seq} TO APP_ROLE;
 FUNCTIONS
 
--- relay: reads the log, keeps its own state, empties leaves that are done with. Operators act as this role.
+-- relay: reads the log, keeps its own state, empties leaves that are done with. Operators act as this role, and enqueue with an
+-- audit entry; so does whatever carries messages here from elsewhere. Not the columns either on which the order rests.
 GRANT SELECT, TRUNCATE ON TABLE LEAVES TO RELAY_ROLE;
+GRANT INSERT (id, topic, name, key, deliver_at, expires_at, attempts_max, headers, payload) ON TABLE {log} TO RELAY_ROLE;
+GRANT USAGE ON SEQUENCE {seq} TO RELAY_ROLE;
 GRANT SELECT ON TABLE {migration}, {setting} TO RELAY_ROLE;
 GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE {route}, {lane}, {node}, {parked} TO RELAY_ROLE;
 GRANT SELECT, INSERT, DELETE ON TABLE {checkpoint} TO RELAY_ROLE;
