@@ -100,6 +100,8 @@ pub async fn batches_may_overlap(fixture: Arc<dyn PublisherFixture>) {
 /// A message that is larger than the transport carries is rejected, and others go through.
 pub async fn a_message_that_is_too_large_is_rejected(fixture: Arc<dyn PublisherFixture>) {
     let publisher = fixture.publisher();
+    // A transport may learn of its server how large a message may be.
+    publish(&*publisher, &over_keys(1, 1)).await;
     let Some(max) = publisher.capabilities().message_bytes_max else { return };
     let large = Envelope::new("t", "n", Bytes::from(vec![b'x'; max + 1]));
     let small = Envelope::new("t", "n", "x");
