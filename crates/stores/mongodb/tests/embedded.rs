@@ -114,7 +114,13 @@ async fn mail_is_collected_in_order_and_leaves_the_document() {
     assert_eq!(keys, vec![Some("orders/o-1".to_owned()); 4], "in order under the document's key");
     let stored = world.plain().find_one(doc! {}).await.unwrap().unwrap();
     assert!(stored.get_array("_outbox").unwrap().is_empty() && stored.get_bool("paid").unwrap(), "{stored}");
+    let leases: Collection<Document> = world.client.database("shop").collection("postrider_collector");
+    let lease = leases.find_one(doc! {}).await.unwrap();
     assert_eq!((round(&collector, &world.store).await.messages, collector.waiting(10).await.unwrap()), (0, 0));
+    assert!(
+        lease.is_some() && leases.find_one(doc! {}).await.unwrap() == lease,
+        "where nothing waits, nothing is written"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,14 +2,15 @@
 //!
 //! A client must be served whether or not anybody receives, or the group takes its partitions away. So when there is no room
 //! for more, the thread first waits a moment for room and then pauses the partitions and goes on serving. It ends when the
-//! subscriber is dropped; ending commits what may be committed and leaves the group.
+//! subscriber is dropped; ending commits what may be committed and leaves the group. A [commit](crate::committer) that is
+//! under way then is served to its end, because a client that nobody serves may never end it.
 
 use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider_core::{Error, ErrorKind, Result, envelope::Envelope};
@@ -122,9 +123,10 @@ impl ConsumerContext for Receiving {
         let gone: Vec<_> = gone.iter().map(|of| (of.topic().to_owned(), of.partition())).collect();
         let mut spots = self.shared.state().offsets.to_commit();
         spots.retain(|spot| gone.contains(&spot.place));
-        // If they are lost already, another has them; a commit could only fail.
+        // If they are lost already, another has them; a commit could only fail. The client gives nothing away before the commit
+        // is answered; waiting for that here would keep it from being served.
         if !consumer.assignment_lost() {
-            drop(commit(consumer, &spots));
+            drop(commit(consumer, &spots, CommitMode::Async));
         }
         let mut state = self.shared.state();
         gone.iter().for_each(|place| state.offsets.lose(place));
@@ -133,8 +135,8 @@ impl ConsumerContext for Receiving {
     }
 }
 
-/// Commits offsets and waits for the answer. Blocks.
-pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot]) -> Result<(), KafkaError> {
+/// Commits offsets. Blocks until that is answered, if asked to.
+pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot], mode: CommitMode) -> Result<(), KafkaError> {
     if spots.is_empty() {
         return Ok(());
     }
@@ -142,11 +144,20 @@ pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot]) -> Resu
     for spot in spots {
         list.add_partition_offset(&spot.place.0, spot.place.1, Offset::Offset(spot.offset))?;
     }
-    consumer.commit(&list, CommitMode::Sync)
+    consumer.commit(&list, mode)
 }
 
-/// Reads until the subscriber is gone.
-pub(crate) fn run(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
+/// Reads until the subscriber is gone, and goes on serving for a while if others still use the client.
+pub(crate) fn run(shared: &Shared, consumer: &Arc<BaseConsumer<Receiving>>, linger: Duration) {
+    read(shared, consumer);
+    let gone = Instant::now();
+    while Arc::strong_count(consumer) > 1 && gone.elapsed() < linger {
+        // Nobody receives it, so nobody acknowledges it: it comes again.
+        drop(consumer.poll(LOOK));
+    }
+}
+
+fn read(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
     let mut paused = false;
     while !shared.is_stopped() {
         let room = shared.has_room(if paused { Duration::ZERO } else { PAUSE_AFTER });

@@ -11,7 +11,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, atomic::Ordering},
     thread,
     time::Duration,
 };
@@ -23,7 +23,6 @@ use postrider_core::{
 use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer},
-    error::KafkaError,
 };
 use tokio::{
     sync::{Mutex, mpsc},
@@ -32,6 +31,7 @@ use tokio::{
 
 use crate::{
     access::Access,
+    committer::Committer,
     context::Health,
     error, mapping,
     reader::{self, Item, Receiving, Shared},
@@ -109,19 +109,19 @@ impl SubscriberBuilder {
         });
         let interrupted = |_| Error::new(ErrorKind::Unavailable, "joining the group was interrupted");
         let consumer = Arc::new(joined.await.map_err(interrupted)??);
-        let weak = Arc::downgrade(&consumer);
-        let reading = Arc::clone(&shared);
-        // Ends with the subscriber, and ends the client with it: nobody else holds one for longer than a call.
+        let no_thread = |e| Error::new(ErrorKind::Unavailable, "start the threads of a subscriber").caused_by(e);
+        let committer = Committer::start(Arc::clone(&shared), Arc::clone(&consumer), timeout).map_err(no_thread)?;
+        let (reading, linger) = (Arc::clone(&shared), self.session_timeout);
+        // Both end with the subscriber, and the last one ends the client, which blocks.
         thread::Builder::new()
             .name("kafka-reader".to_owned())
-            .spawn(move || reader::run(&reading, &consumer))
-            .map_err(|e| Error::new(ErrorKind::Unavailable, "start the thread of a subscriber").caused_by(e))?;
+            .spawn(move || reader::run(&reading, &consumer, linger))
+            .map_err(no_thread)?;
         Ok(KafkaSubscriber {
             shared,
-            consumer: weak,
+            committer,
             receiver: Mutex::new(receiver),
             out: StdMutex::default(),
-            committing: Mutex::new(()),
             later: StdMutex::default(),
         })
     }
@@ -180,11 +180,9 @@ fn find(consumer: &BaseConsumer<Receiving>, name: &str, timeout: Duration, just_
 /// Receives as one member of a group. When it is dropped, the group gives its partitions to others.
 pub struct KafkaSubscriber {
     shared: Arc<Shared>,
-    consumer: Weak<BaseConsumer<Receiving>>,
+    committer: Committer,
     receiver: Mutex<mpsc::UnboundedReceiver<Result<Item>>>,
     out: StdMutex<Out>,
-    /// One commit at a time; whoever waits finds that it was done for him.
-    committing: Mutex<()>,
     /// What was rejected for later waits here; for the group it is not done with.
     later: StdMutex<JoinSet<()>>,
 }
@@ -261,20 +259,7 @@ impl KafkaSubscriber {
             }
         }
         self.shared.changed();
-        let _one = self.committing.lock().await;
-        let spots = self.shared.state().offsets.to_commit();
-        if spots.is_empty() {
-            return Ok(());
-        }
-        let (consumer, committed) = (self.consumer.clone(), spots.clone());
-        let answer = spawn_blocking(move || match consumer.upgrade() {
-            Some(consumer) => reader::commit(&consumer, &committed),
-            None => Err(KafkaError::Canceled),
-        });
-        let interrupted = |_| Error::new(ErrorKind::Unavailable, "the commit of offsets was interrupted");
-        answer.await.map_err(interrupted)?.map_err(|e| error::failed("commit offsets", e))?;
-        self.shared.state().offsets.committed(&spots);
-        Ok(())
+        self.committer.commit().await
     }
 
     fn out(&self) -> MutexGuard<'_, Out> {

@@ -4,14 +4,15 @@
 
 mod support;
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::mpsc, thread, time::Duration};
 
 use postrider_core::{
+    ErrorKind,
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
 use postrider_testkit::{
-    fault::{Proxy, Server, free_port},
+    fault::{Proxy, Server, Traffic, free_port},
     transport::record,
 };
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
@@ -24,6 +25,11 @@ const PREFETCH: usize = 32;
 fn publisher(url: &str, own: &Own) -> KafkaPublisher {
     let access = Access::new(url).unwrap();
     KafkaPublisher::builder(access).topic(&own.topic).timeout(Duration::from_secs(1)).build().unwrap()
+}
+
+/// One whose client itself lives through a restart.
+fn patient(url: &str, own: &Own) -> KafkaPublisher {
+    KafkaPublisher::builder(Access::new(url).unwrap()).topic(&own.topic).timeout(PATIENCE).build().unwrap()
 }
 
 async fn subscriber(url: &str, own: &Own) -> KafkaSubscriber {
@@ -86,12 +92,11 @@ async fn a_subscriber_goes_on_after_its_broker_was_killed() {
     let mut server = start(data.path(), |_, _| String::new());
     let url = format!("kafka://{}", server.address());
     let own = Own::on(&url).await;
+    let publisher = patient(&url, &own);
     let access = Access::new(&url).unwrap();
-    let publisher = KafkaPublisher::builder(access.clone()).topic(&own.topic).timeout(PATIENCE).build().unwrap();
     let subscriber = KafkaSubscriber::builder(access, "tests", [&own.topic]).subscribe().await.unwrap();
     for round in 0..3 {
         let envelope = Envelope::new("orders", "n", round.to_string()).with_key("one");
-        // With a long patience the client itself lives through the restart.
         let outcome = tokio::time::timeout(PATIENCE, publisher.publish(vec![record(&envelope)])).await.unwrap();
         assert_eq!(outcome, [Outcome::Durable], "round {round}");
         assert_eq!(receive(&subscriber).await, round.to_string(), "in order, and what was acknowledged not again");
@@ -109,4 +114,60 @@ async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
     let subscriber = subscriber(&format!("kafka://{}", proxy.address()), &own).await;
     let publisher = publisher(&url, &own);
     postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
+}
+
+/// A server behind a proxy, with so many messages of one key, and a subscriber that connects through the proxy.
+async fn with_messages(folder: &Path, count: usize) -> (Server, Proxy, KafkaSubscriber) {
+    let (server, proxy) = behind_a_proxy(folder).await;
+    let url = format!("kafka://{}", server.address());
+    let own = Own::on(&url).await;
+    let publisher = patient(&url, &own);
+    for number in 0..count {
+        let envelope = Envelope::new("orders", "n", number.to_string()).with_key("one");
+        assert_eq!(publisher.publish(vec![record(&envelope)]).await, [Outcome::Durable]);
+    }
+    let access = Access::new(&format!("kafka://{}", proxy.address())).unwrap().property("socket.timeout.ms", "3000");
+    let builder = KafkaSubscriber::builder(access, "tests", [&own.topic]).session_timeout(Duration::from_secs(10));
+    let subscriber = builder.timeout(Duration::from_secs(2)).subscribe().await.unwrap();
+    (server, proxy, subscriber)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_that_nobody_answers_fails_in_time_and_the_next_one_does_its_work() {
+    let data = tempfile::tempdir().unwrap();
+    let (_server, proxy, subscriber) = with_messages(data.path(), 2).await;
+    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    proxy.set(Traffic::Silent);
+    let answer = tokio::time::timeout(PATIENCE, subscriber.acknowledge(vec![delivery.receipt])).await;
+    assert_eq!(answer.expect("it is given up").unwrap_err().kind(), ErrorKind::Unavailable);
+    proxy.set(Traffic::Flowing);
+    assert_eq!(receive(&subscriber).await, "1", "what was answered does not come again");
+}
+
+/// The client waits for a coordinator as long as it takes; a program that ends does not.
+#[test]
+fn a_commit_under_way_keeps_no_program_from_ending() {
+    let data = tempfile::tempdir().unwrap();
+    let outside = tokio::runtime::Runtime::new().unwrap();
+    let inside = tokio::runtime::Runtime::new().unwrap();
+    let (mut server, proxy) = outside.block_on(async {
+        let (server, proxy, subscriber) = with_messages(data.path(), 1).await;
+        let (received, receiving) = tokio::sync::oneshot::channel();
+        inside.spawn(async move {
+            let delivery = subscriber.receive(1).await.unwrap().remove(0);
+            received.send(()).unwrap();
+            drop(subscriber.acknowledge(vec![delivery.receipt]).await);
+        });
+        proxy.set(Traffic::Delayed(Duration::from_millis(50)));
+        tokio::time::timeout(PATIENCE, receiving).await.expect("it comes").unwrap();
+        (server, proxy)
+    });
+    server.kill();
+    drop(proxy);
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        drop(inside);
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(PATIENCE).expect("a runtime waits for nothing that may never come");
 }

@@ -30,8 +30,8 @@ use crate::{consumer::Source, sequence::Sequence};
 
 /// How much later than `ack_wait` a server may be with what it sends again.
 const LATE: Duration = Duration::from_millis(500);
-/// How long the server keeps a request for messages, unless the client is told otherwise. So long it may send into a connection of which it does not know that it
-/// is gone.
+/// How long the server keeps a request for messages, unless the client is told otherwise. So long it may send into a connection
+/// of which it does not know that it is gone.
 const REQUEST_LIVES: Duration = Duration::from_secs(30);
 /// How often it is asked how far the consumer is. What was acknowledged since comes again if the consumer is deleted.
 const ASK_EVERY: Duration = Duration::from_secs(60);

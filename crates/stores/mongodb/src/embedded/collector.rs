@@ -217,10 +217,16 @@ pub struct Refused {
     pub cause: Error,
 }
 
+/// The lease of this collector.
+struct Held {
+    epoch: Epoch,
+    renewed_at: Instant,
+}
+
 /// Carries mail into a store. One at a time does, however many there are.
 pub struct Collector {
     ownership: Ownership,
-    held: tokio::sync::Mutex<Option<Epoch>>,
+    held: tokio::sync::Mutex<Option<Held>>,
     database: Database,
     collections: Vec<Collection<Document>>,
     outbox: Embedded,
@@ -259,18 +265,26 @@ impl Collector {
     /// What the server or the store answers; the mail is where it was, or is sent twice.
     pub async fn collect(&self, into: &dyn StoreAdmin) -> Result<Round> {
         let mut held = self.held.lock().await;
-        let epoch = match *held {
-            Some(epoch) => epoch,
+        let begun_at = Instant::now();
+        let lease = match &mut *held {
+            Some(lease) => lease,
             None => match self.ownership.acquire().await.map_err(|fault| fault.into_error("take the mail's lease"))? {
-                Some(epoch) => *held.insert(epoch),
+                Some(epoch) => held.insert(Held { epoch, renewed_at: begun_at }),
                 None => return Ok(Round::default()),
             },
         };
-        let (sack, more) = self.gather().await.map_err(|fault| fault.into_error("look for mail"))?;
-        let mut round = Round { owner: true, more, messages: sack.messages(), refused: self.refuse(&sack)? };
-        if self.plant != Plant::NoBarrier && !self.renew(epoch).await? {
-            *held = None;
-            return Ok(Round::default());
+        let (mut sack, more) = self.gather().await.map_err(|fault| fault.into_error("look for mail"))?;
+        let refused = self.refuse(std::mem::take(&mut sack.refused))?;
+        let mut round = Round { owner: true, more, messages: sack.messages(), refused };
+        // Without mail there is nothing to be safe from, and the lease is renewed when it is due.
+        let is_due = round.messages > 0 || lease.renewed_at.elapsed() > self.ownership.life() / 3;
+        if is_due && self.plant != Plant::NoBarrier {
+            let asked_at = Instant::now();
+            if !self.renew(lease.epoch).await? {
+                *held = None;
+                return Ok(Round::default());
+            }
+            lease.renewed_at = asked_at;
         }
         if round.messages > 0 {
             into.enqueue(sack.batch(&self.limits)?, None).await?;
@@ -318,7 +332,9 @@ impl Collector {
     /// What the server answers; the lease then expires by itself.
     pub async fn release(&self) -> Result<()> {
         match self.held.lock().await.take() {
-            Some(epoch) => self.ownership.release(epoch).await.map_err(|fault| fault.into_error("give the lease back")),
+            Some(lease) => {
+                self.ownership.release(lease.epoch).await.map_err(|fault| fault.into_error("give the lease back"))
+            }
             None => Ok(()),
         }
     }
@@ -380,13 +396,12 @@ impl Collector {
     }
 
     /// Notes what could not be sent, to be passed over for a while.
-    fn refuse(&self, sack: &Sack) -> Result<Vec<Refused>> {
+    fn refuse(&self, met: Vec<(usize, Bson, Error)>) -> Result<Vec<Refused>> {
         let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         let mut refused = Vec::new();
-        for (number, id, cause) in &sack.refused {
-            let (collection, document) = (self.collections[*number].name().to_owned(), id.to_string());
-            passed_over.insert((*number, document.clone()), (id.clone(), Instant::now()));
-            let cause = Error::new(cause.kind(), cause.to_string());
+        for (number, id, cause) in met {
+            let (collection, document) = (self.collections[number].name().to_owned(), id.to_string());
+            passed_over.insert((number, document.clone()), (id, Instant::now()));
             refused.push(Refused { collection, document, cause });
         }
         if passed_over.len() > PASSED_OVER_MAX {

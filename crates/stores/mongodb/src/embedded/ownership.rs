@@ -40,6 +40,10 @@ impl Ownership {
         Self { leases: database.collection(collection), subject, owner: uuid(Uuid::now_v7()), life }
     }
 
+    pub(super) fn life(&self) -> Duration {
+        self.life
+    }
+
     /// Takes the lease if it is free, has expired by the server's clock, or is ours.
     pub(super) async fn acquire(&self) -> Work<Option<Epoch>> {
         let free = doc! { "$or": [

@@ -1,7 +1,8 @@
 //! Who holds back what: transactions, prepared transactions and replication slots that have been there for long.
 //!
-//! None of them holds up the messages of others, unless it keeps a lock on our tables. A transaction that writes keeps retention from emptying what came after it, and any
-//! old snapshot keeps the server from cleaning up after updates, everywhere in the database.
+//! None of them holds up the messages of others, unless it keeps a lock on our tables. A transaction that writes keeps
+//! retention from emptying what came after it, and any old snapshot keeps the server from cleaning up after updates, everywhere
+//! in the database.
 
 use std::time::Duration;
 
