@@ -1,10 +1,14 @@
 //! A connection of the pool at work: one transaction, or statements that are transactions of their own.
+//!
+//! No statement is waited for for ever: a server whose machine has vanished never answers, and nobody else says so.
+
+use std::{io, time::Duration};
 
 use mysql_async::{
     Conn, Params, Row, Value,
     prelude::{FromValue, Queryable},
 };
-use postrider_core::{Error, enlist::Batch, time::Timestamp};
+use postrider_core::{Error, ErrorKind, enlist::Batch, time::Timestamp};
 
 use crate::{
     dialect::Mysql,
@@ -15,6 +19,10 @@ use crate::{
 
 /// The server's clock in UTC, as microseconds since 1970, when the statement began.
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// How long an answer may take: longer than a statement waits for any lock (see [`crate::config`]), and shorter than others
+/// wait for the connection.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a statement binds, in the order of its question marks.
 macro_rules! values {
@@ -53,13 +61,17 @@ impl Db {
         let mut db = Self::alone(connection, dialect);
         for sql in statements {
             db.state = State::Doubtful;
-            db.connection().query_drop(*sql).await?;
+            answered(db.connection().query_drop(*sql)).await?;
         }
         db.state = State::Transaction;
         Ok(db)
     }
 
     pub(crate) async fn commit(mut self) -> Work<()> {
+        if self.state != State::Transaction {
+            // A statement of it broke off, and the server rolls back what it had.
+            return Err(Error::new(ErrorKind::Unavailable, "a transaction broke off before its commit").into());
+        }
         self.end("COMMIT").await
     }
 
@@ -72,7 +84,7 @@ impl Db {
     async fn end(&mut self, sql: &str) -> Work<()> {
         if self.state == State::Transaction {
             self.state = State::Doubtful;
-            self.connection().query_drop(sql).await?;
+            answered(self.connection().query_drop(sql)).await?;
             self.state = State::Alone;
         }
         Ok(())
@@ -101,7 +113,7 @@ impl Db {
             return Err(Error::invalid("messages are enqueued in a transaction").into());
         }
         let (before, dialect) = (self.send(), self.dialect.clone());
-        let answer = insert(self.connection(), &dialect, batch.envelopes()).await;
+        let answer = answered(insert(self.connection(), &dialect, batch.envelopes())).await;
         self.answer(before, answer)
     }
 
@@ -109,7 +121,7 @@ impl Db {
     pub(crate) async fn query(&mut self, sql: &str, values: Vec<Value>) -> Work<Vec<Row>> {
         let (sql, values) = (self.dialect.render(sql), Params::from(values));
         let before = self.send();
-        let answer = self.connection().exec(sql, values).await;
+        let answer = answered(self.connection().exec(sql, values)).await;
         self.answer(before, answer)
     }
 
@@ -125,7 +137,7 @@ impl Db {
     pub(crate) async fn execute(&mut self, sql: &str, values: Vec<Value>) -> Work<u64> {
         let (sql, values) = (self.dialect.render(sql), Params::from(values));
         let before = self.send();
-        let answer = self.connection().exec_drop(sql, values).await;
+        let answer = answered(self.connection().exec_drop(sql, values)).await;
         self.answer(before, answer)?;
         Ok(self.connection().affected_rows())
     }
@@ -134,7 +146,7 @@ impl Db {
     pub(crate) async fn query_text(&mut self, sql: &str) -> Work<Vec<Row>> {
         let sql = self.dialect.render(sql);
         let before = self.send();
-        let answer = self.connection().query(sql).await;
+        let answer = answered(self.connection().query(sql)).await;
         self.answer(before, answer)
     }
 
@@ -142,7 +154,7 @@ impl Db {
     pub(crate) async fn execute_text(&mut self, sql: &str) -> Work<u64> {
         let sql = self.dialect.render(sql);
         let before = self.send();
-        let answer = self.connection().query_drop(sql).await;
+        let answer = answered(self.connection().query_drop(sql)).await;
         self.answer(before, answer)?;
         Ok(self.connection().affected_rows())
     }
@@ -196,6 +208,14 @@ UPDATE {p}counter
     pub(crate) async fn lock_route(&mut self, route: &str) -> Work<()> {
         self.query("SELECT 1 FROM {p}route WHERE name = ? FOR UPDATE", values![route]).await?;
         Ok(())
+    }
+}
+
+/// An answer, or the error that none came in time.
+async fn answered<T>(answer: impl Future<Output = mysql_async::Result<T>>) -> mysql_async::Result<T> {
+    match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer").into()),
     }
 }
 

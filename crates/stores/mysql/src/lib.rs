@@ -69,6 +69,7 @@ pub mod migrations;
 pub mod planted;
 mod pool;
 mod server;
+mod unnoted;
 
 use std::{
     fmt,

@@ -13,7 +13,8 @@
 //!
 //! **Who does it.** Whoever reads and finds nothing more, in any process; a task beside it while what was read is being
 //! published ([`order_ahead`]); and a registration, so that a route that begins now begins behind everything that is committed.
-//! The row that holds the last place is locked first, so there is one at a time, and a transaction does all of it or nothing: no lease is needed and nobody can be stale.
+//! The row that holds the last place is locked first, so there is one at a time, and a transaction does all of it or nothing:
+//! no lease is needed and nobody can be stale. Whoever stands still with that lock loses it with its session, soon.
 //!
 //! What must not be done here is in [`Plant`]: a locking read with SKIP LOCKED looks row by row and not at one state, a cursor
 //! over numbers passes over what commits late, and a delete by range takes what was not picked.
@@ -38,6 +39,9 @@ const LOOK_MAX: i64 = 64;
 
 /// Whether anything waits at all: the left end of the primary key, without a lock.
 const ANY: &str = "SELECT p FROM {p}pending ORDER BY p LIMIT 1";
+
+/// The right end.
+const NEWEST: &str = "SELECT p FROM {p}pending ORDER BY p DESC LIMIT 1";
 
 /// A plain consistent read by primary key, at READ COMMITTED: one state of the database, which waits for nobody.
 const PICK: &str = "SELECT p, seq, bytes FROM {p}pending ORDER BY p LIMIT ?";
@@ -81,7 +85,7 @@ pub(crate) struct Entry {
 
 /// Gives places to what is committed, a few batches. Returns how many messages have got theirs; zero: nothing waits.
 pub(crate) async fn order(store: &MysqlStore) -> Work<usize> {
-    if store.0.plant != Plant::IdCursor && store.alone().await?.query_opt(ANY, Vec::new()).await?.is_none() {
+    if store.0.plant != Plant::IdCursor && number(store, ANY).await?.is_none() {
         return Ok(0);
     }
     let mut db = store.begin().await?;
@@ -97,16 +101,19 @@ pub(crate) async fn order(store: &MysqlStore) -> Work<usize> {
     }
 }
 
-/// Until nothing waits, or `messages` have got their place.
+/// Until everything has its place that is committed now, or `messages` have got theirs. What is committed meanwhile is not
+/// waited for: under load that never ends.
 pub(crate) async fn order_all(store: &MysqlStore, messages: usize) -> Work<()> {
+    let Some(newest) = number(store, NEWEST).await? else { return Ok(()) };
     let mut ordered = 0;
-    while ordered < messages {
-        match order(store).await? {
-            0 => return Ok(()),
-            count => ordered += count,
-        }
+    while ordered < messages && number(store, ANY).await?.is_some_and(|oldest| oldest <= newest) {
+        ordered += order(store).await?;
     }
     Ok(())
+}
+
+async fn number(store: &MysqlStore, sql: &str) -> Work<Option<i64>> {
+    store.alone().await?.query_opt(sql, Vec::new()).await?.map(|row| get(&row, 0)).transpose()
 }
 
 /// Orders what comes next while somebody is busy with what was read; one at a time in a process. That it does not get to it, or

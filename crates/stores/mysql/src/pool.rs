@@ -18,7 +18,7 @@ use crate::error::Fault;
 /// How long making a connection may take, or asking one whether it still lives.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait until another piece of work is done with its connection: longer than any of them waits for a lock.
+/// How long to wait until another piece of work is done with its connection: longer than any of them waits for an answer.
 const WAIT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection that was used just now is taken as it is; an older one is asked first.

@@ -2,12 +2,16 @@
 //!
 //! The order list says which messages come next and how large they are; their rows are fetched by primary key, as many as
 //! fit into the page and no more. Where the list ends, what is committed meanwhile is given its place (see [`crate::order`]),
-//! and reading goes on. Nothing is locked but, for that, the row that holds the last place.
+//! and reading goes on; but what is there does not wait until a trickle has filled the page. Nothing is locked but, for that,
+//! the row that holds the last place.
+//!
+//! A message that the list names must be there: nothing is purged before every reader has passed it. One that is not, because
+//! somebody has deleted it or a proxy has sent two statements to two servers, stops the lane instead of being passed over.
 
 use std::sync::Arc;
 
 use postrider_core::{
-    Error,
+    Error, ErrorKind,
     lease::Lease,
     log::{Page, PageLimit},
 };
@@ -15,7 +19,7 @@ use postrider_core::{
 use crate::{
     MysqlStore,
     db::{Db, get, values},
-    error::Work,
+    error::{Fault, Work},
     order::{self, BATCH_MAX, Entry},
     records::{Gathered, fetch},
     select::{CHOSEN_BY, Selection},
@@ -30,6 +34,8 @@ SELECT replay_end
   FROM {p}route JOIN {p}lane ON route = name
  WHERE name = ? AND number = ? AND epoch = ?";
 
+const OWNED: &str = "SELECT 1 FROM {p}lane WHERE route = ? AND number = ? AND epoch = ?";
+
 /// Reads on behind `after`.
 pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
@@ -41,7 +47,7 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
         at: after,
         scanned: 0,
     };
-    let mut nothing_waits = false;
+    let (mut nothing_waits, mut trickle) = (false, false);
     // Ends with the log, with a full page, or with the scan's limit.
     let more = loop {
         let entries = order::behind(&mut db, reading.at, until).await?;
@@ -54,12 +60,16 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
             if replay.is_some() || nothing_waits {
                 break false;
             }
+            if trickle && !reading.gathered.is_empty() {
+                break true;
+            }
             // Nobody may hold one connection while waiting for another.
             drop(db);
-            nothing_waits = order::order(store).await? == 0;
+            let ordered = order::order(store).await?;
+            (nothing_waits, trickle) = (ordered == 0, ordered < BATCH_MAX);
             // Where nothing waits any more, somebody else may have ordered it since the list was looked at: look again.
             db = store.alone().await?;
-        } else if reading.is_over() || !reading.take(&mut db, &entries).await? {
+        } else if reading.is_over() || !reading.take(&mut db, lease, &entries).await? {
             break true;
         }
     };
@@ -87,7 +97,7 @@ impl Reading<'_> {
     }
 
     /// Takes what belongs to the lane, in order. `false`: the page ends before the entries do.
-    async fn take(&mut self, db: &mut Db, mut entries: &[Entry]) -> Work<bool> {
+    async fn take(&mut self, db: &mut Db, lease: &Lease, mut entries: &[Entry]) -> Work<bool> {
         let columns = format!("{CHOSEN_BY}, deliver_at, expires_at, attempts_max, headers, payload");
         while !entries.is_empty() {
             let room = if self.is_over() { 0 } else { self.gathered.room(entries) };
@@ -98,9 +108,8 @@ impl Reading<'_> {
             let rows = fetch(db, &columns, now).await?;
             for entry in now {
                 assert!(entry.place > self.at, "the log is read in ascending order");
-                if let Some(row) = rows.get(&entry.seq)
-                    && let Some(chosen) = self.selection.choose(row)?
-                {
+                let Some(row) = rows.get(&entry.seq) else { return Err(missing(db, lease, entry.seq).await) };
+                if let Some(chosen) = self.selection.choose(row)? {
                     self.gathered.take(entry.place, row, &chosen, &self.selection)?;
                 }
                 self.at = entry.place;
@@ -109,5 +118,23 @@ impl Reading<'_> {
             entries = later;
         }
         Ok(true)
+    }
+}
+
+/// Why a message that the list names is not there.
+async fn missing(db: &mut Db, lease: &Lease, seq: i64) -> Fault {
+    let lane = &lease.lane;
+    let owned = db.query_opt(OWNED, values![&*lane.route, lane.number, lease.epoch.0.cast_signed()]).await;
+    match owned {
+        Err(fault) => fault,
+        // Others have passed it meanwhile, and it was purged.
+        Ok(None) => Error::fenced().into(),
+        Ok(Some(_)) => Error::new(
+            ErrorKind::Corrupt,
+            "a message that the order list names is not in the log: somebody has deleted it, or this connection is sent to \
+             servers that differ",
+        )
+        .with("seq", seq)
+        .into(),
     }
 }

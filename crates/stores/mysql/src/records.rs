@@ -21,7 +21,7 @@ use crate::{
     text::text,
 };
 
-/// The rows that entries name, by number. One that is not there has been purged.
+/// The rows that entries name, by number. One that is not there has been purged, or is missing.
 pub(crate) async fn fetch(db: &mut Db, columns: &str, entries: &[Entry]) -> Work<HashMap<i64, Row>> {
     let mut rows = HashMap::with_capacity(entries.len());
     let numbers: Vec<i64> = entries.iter().map(|entry| entry.seq).collect();
@@ -58,6 +58,10 @@ impl Gathered {
     pub(crate) fn new(limit: PageLimit, replay: Option<Arc<str>>, now: Timestamp) -> Self {
         let limit = PageLimit { records: limit.records.max(1), ..limit };
         Self { limit, replay, now, records: Vec::new(), weight: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -96,8 +96,8 @@ pub(crate) async fn check_tables(db: &mut Db) -> Work<()> {
     if !has_trigger(db).await? {
         return Err(Error::new(
             ErrorKind::Schema,
-            "the trigger that notes new messages is missing, so none of them would ever be read; create it again as \
-             `postrider migrate sql` prints it, or grant TRIGGER so that it can be seen",
+            "the trigger that notes new messages is missing, so none of them would ever be read; `postrider migrate up` \
+             creates it again, or grant TRIGGER so that it can be seen",
         )
         .with("trigger", db.dialect.render("{p}log_pending"))
         .into());

@@ -10,13 +10,17 @@ use mysql_async::{TxOpts, prelude::Queryable};
 use postrider_core::{
     ErrorKind,
     admin::StoreAdmin,
+    doctor::{Severity, Thresholds},
     enlist::Enlist,
     envelope::Envelope,
     lease::LaneId,
     log::{Log, Retention, Settlement},
 };
-use postrider_store_mysql::{Mysql, migrations};
-use postrider_testkit::store::Fixture;
+use postrider_store_mysql::{Mysql, MysqlStore, migrations};
+use postrider_testkit::{
+    fault::{Proxy, Traffic},
+    store::Fixture,
+};
 use support::{Place, Tables, batch, builder, connect, node, spec, url};
 
 /// Runs SQL with the server's own client, as a service in any language would.
@@ -126,7 +130,112 @@ async fn a_table_that_cannot_roll_back_and_a_missing_trigger_are_refused() {
     assert!(refused.to_string().contains("trigger"), "{refused}");
 }
 
+/// Dropped under a running store, which nobody would notice by what is delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_a_missing_trigger_did_not_note_are_told_and_noted() {
+    let place = Place::new().await;
+    let (store, dialect) = (place.store(), place.store().dialect());
+    let codes = async || {
+        let told = store.doctor(Thresholds::default()).await.unwrap();
+        told.iter()
+            .filter(|finding| finding.severity == Severity::Error)
+            .map(|finding| finding.code)
+            .collect::<Vec<_>>()
+    };
+    place.commit(vec![Envelope::new("t", "noted", "")]).await;
+    assert_eq!(codes().await, [""; 0]);
+    let mut connection = connect().await;
+    connection.query_drop(format!("DROP TRIGGER {}log_pending", place.prefix())).await.unwrap();
+    place.commit(vec![Envelope::new("t", "missed", ""), Envelope::new("t", "missed", "")]).await;
+    assert_eq!(names(&place.delivered().await), ["noted"]);
+    assert_eq!(codes().await, ["trigger-missing", "unnoted-messages"]);
+    assert_eq!(migrations::up(&url(), &dialect).await.unwrap(), []);
+    assert_eq!(codes().await, [""; 0]);
+    place.commit(vec![Envelope::new("t", "again", "")]).await;
+    assert_eq!(names(&place.delivered().await), ["noted", "missed", "missed", "again"]);
+    // Once more, and nothing is noted twice.
+    migrations::up(&url(), &dialect).await.unwrap();
+    assert_eq!(place.delivered().await.len(), 4);
+}
+
+/// Nothing is purged before everybody has passed it, so a message that is not there is no reason to go on behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_the_order_list_names_and_that_is_gone_is_not_passed_over() {
+    let place = Place::new().await;
+    let store = place.store();
+    place.commit(vec![Envelope::new("t", "one", ""), Envelope::new("t", "two", "")]).await;
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    store.register(&node, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    let limit = postrider_core::log::PageLimit { records: 10, bytes: 1 << 20 };
+    let log = format!("{}log", place.prefix());
+    assert_eq!(store.read(&lease, &cursor, limit).await.unwrap().records.len(), 2);
+    let mut connection = connect().await;
+    connection.query_drop(format!("DELETE FROM {log} WHERE name = 'one'")).await.unwrap();
+    let refused = store.read(&lease, &cursor, limit).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    connection
+        .query_drop(format!("INSERT INTO {log} (seq, topic, name, payload) VALUES (1, 't', 'put back', '')"))
+        .await
+        .unwrap();
+    let read = store.read(&lease, &cursor, limit).await.unwrap();
+    assert_eq!(&*read.records[0].envelope.name, "put back");
+}
+
+/// A relay whose process stands still, or whose machine is gone, keeps the lock that all others need; its session does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_stands_still_in_a_transaction_holds_others_up_for_a_while_only() {
+    let place = Place::new().await;
+    let options = mysql_async::Opts::from_url(&url()).unwrap();
+    let proxy = Proxy::to(&format!("{}:{}", options.ip_or_hostname(), options.tcp_port())).await;
+    let through = url().replace(&format!(":{}/", options.tcp_port()), &format!(":{}/", proxy.address().port()));
+    let still = MysqlStore::builder(&through).prefix(place.prefix()).open().await.unwrap();
+    place.commit(vec![Envelope::new("t", "one", "")]).await;
+    let mut other = connect().await;
+    let mut holding = other.start_transaction(TxOpts::default()).await.unwrap();
+    holding
+        .query_drop(format!("SELECT 1 FROM {}counter WHERE name = 'place' FOR UPDATE", place.prefix()))
+        .await
+        .unwrap();
+    let standing = tokio::spawn(async move { still.overview().await.map(|_| ()) });
+    until_waiting(place.prefix()).await;
+    // It gets the lock, and never learns of it.
+    proxy.set(Traffic::Silent);
+    holding.rollback().await.unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(300);
+    while place.store().overview().await.is_err() {
+        assert!(std::time::Instant::now() < deadline, "the lock is let go");
+    }
+    assert_eq!(names(&place.delivered().await), ["one"]);
+    standing.abort();
+}
+
 /// After a deadlock the server has rolled the transaction back, and an insert would commit alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_a_deadlock_has_ended_is_refused() {
+    let place = Place::new().await;
+    let dialect = place.store().dialect();
+    let accounts = format!("{}keys", place.prefix());
+    let (mut one, mut two) = (connect().await, connect().await);
+    one.query_drop(format!("CREATE TABLE {accounts} (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")).await.unwrap();
+    one.query_drop(format!("INSERT INTO {accounts} VALUES (1, 0), (2, 0)")).await.unwrap();
+    let mut one = one.start_transaction(TxOpts::default()).await.unwrap();
+    let mut two = two.start_transaction(TxOpts::default()).await.unwrap();
+    let change = |id: u32| format!("UPDATE {accounts} SET n = n + 1 WHERE id = {id}");
+    one.query_drop(change(1)).await.unwrap();
+    two.query_drop(change(2)).await.unwrap();
+    let (first, second) = tokio::join!(one.query_drop(change(2)), two.query_drop(change(1)));
+    assert!(first.is_err() != second.is_err(), "one of them is ended");
+    for (mut transaction, ended) in [(one, first.is_err()), (two, second.is_err())] {
+        let enqueued = transaction.append(&dialect, batch(vec![Envelope::new("t", "n", "")])).await;
+        assert_eq!(enqueued.is_err(), ended, "{enqueued:?}");
+        transaction.rollback().await.unwrap();
+    }
+    assert_eq!(place.delivered().await, []);
+}
+
+/// A statement that ends it does the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_has_ended_is_refused() {
     let place = Place::new().await;
@@ -213,8 +322,15 @@ async fn retention_waits_for_a_transaction_that_is_still_open() {
     assert_eq!(store.overview().await.unwrap().records, 0);
 }
 
+/// The server looks at its transactions again only when nobody has asked for a tenth of a second: one test asks at a time.
+static ASKING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Between two questions.
+const SILENCE: Duration = Duration::from_millis(300);
+
 /// Until a statement that names a table with this prefix waits for a lock.
 async fn until_waiting(prefix: &str) {
+    let _asking = ASKING.lock().await;
     let mut connection = connect().await;
     let sql = format!(
         "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%{prefix}%'"
@@ -223,8 +339,7 @@ async fn until_waiting(prefix: &str) {
     // MySQL cannot show the list while the text of a statement in it is no UTF-8.
     while connection.query_first(&sql).await.unwrap_or_default() != Some(1) {
         assert!(std::time::Instant::now() < deadline, "a statement waits for a lock");
-        // The server looks again only when nobody has asked for a tenth of a second.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(SILENCE).await;
     }
 }
 
@@ -233,8 +348,6 @@ async fn by_number(place: &Place) -> Vec<String> {
     connect().await.query(format!("SELECT name FROM {}log ORDER BY seq", place.prefix())).await.unwrap()
 }
 
-/// A number is drawn before the row exists: while an insert waits for a foreign lock, whoever looks for its number finds
-/// nothing, as if it had been rolled back.
 /// Somebody else gives a message its place between two looks of a reader, which must not take that for the end of the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_has_ordered_meanwhile_is_read_at_once() {
@@ -321,6 +434,7 @@ async fn a_message_that_has_read_another_transaction_follows_its_message() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doctor_finds_a_transaction_that_is_open_for_long() {
     let place = Place::new().await;
+    let _asking = ASKING.lock().await;
     let mut connection = connect().await;
     connection.query_drop("BEGIN").await.unwrap();
     connection
@@ -333,7 +447,7 @@ async fn a_doctor_finds_a_transaction_that_is_open_for_long() {
     let deadline = std::time::Instant::now() + Duration::from_secs(120);
     while !place.store().doctor(thresholds).await.unwrap().iter().any(|finding| finding.subject == subject) {
         assert!(std::time::Instant::now() < deadline, "an open transaction is found once it is old");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(SILENCE).await;
     }
     // Only the oldest are named; those of other tests end, and this one becomes the oldest.
     let found = loop {
@@ -342,7 +456,7 @@ async fn a_doctor_finds_a_transaction_that_is_open_for_long() {
             break found;
         }
         assert!(std::time::Instant::now() < deadline, "it has written");
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(SILENCE).await;
     };
     assert!(found.detail.contains("until it commits") && found.fix.contains("KILL"), "{found:?}");
 }
@@ -358,7 +472,7 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     holder.query_drop(format!("UPDATE {table} SET value = value + 1")).await.unwrap();
     waiter.query_drop("SET SESSION innodb_lock_wait_timeout = 600").await.unwrap();
     let waiting = tokio::spawn(async move { waiter.query_drop(format!("UPDATE {table} SET value = value")).await });
-    // The server answers such questions from a copy that it makes anew only if nobody has asked for a tenth of a second.
+    let _asking = ASKING.lock().await;
     let blockage = async |is_there: bool| {
         let deadline = std::time::Instant::now() + Duration::from_secs(120);
         loop {
@@ -367,7 +481,7 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
                 return found;
             }
             assert!(std::time::Instant::now() < deadline, "{found:?}");
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            tokio::time::sleep(SILENCE).await;
         }
     };
     let found = blockage(true).await.unwrap();

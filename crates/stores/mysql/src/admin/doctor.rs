@@ -12,7 +12,8 @@ use postrider_core::{
 use crate::{
     db::{Db, get, values},
     error::Work,
-    server::Settings,
+    server::{Settings, has_trigger},
+    unnoted,
 };
 
 /// Needs the PROCESS privilege. With a first parameter of one, only those that have written.
@@ -26,8 +27,8 @@ SELECT trx.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, trx.trx_started, NOW(
  LIMIT ?";
 
 /// Whoever has a lock on one of our tables that another transaction has been waiting for, and waits for none itself. As
-/// MariaDB tells it; MySQL has other tables for it. Needs the PROCESS privilege.
-const BLOCKER: &str = "
+/// MariaDB tells it. Needs the PROCESS privilege.
+const BLOCKER_MARIADB: &str = "
 SELECT holder.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, holder.trx_started, NOW()), COALESCE(process.user, '?'),
        COALESCE(holder.trx_query, '')
   FROM information_schema.innodb_lock_waits AS waits
@@ -37,6 +38,20 @@ SELECT holder.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, holder.trx_started
   LEFT JOIN information_schema.processlist AS process ON process.id = holder.trx_mysql_thread_id
  WHERE waiter.trx_wait_started < NOW() - INTERVAL ? SECOND AND holder.trx_wait_started IS NULL
    AND LEFT(wanted.lock_table, CHAR_LENGTH(?)) = ?
+ ORDER BY holder.trx_started
+ LIMIT 1";
+
+/// The same, as MySQL tells it. Needs SELECT on `performance_schema`, too.
+const BLOCKER_MYSQL: &str = "
+SELECT holder.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, holder.trx_started, NOW()), COALESCE(process.user, '?'),
+       COALESCE(holder.trx_query, '')
+  FROM performance_schema.data_lock_waits AS waits
+  JOIN information_schema.innodb_trx AS waiter ON waiter.trx_id = waits.requesting_engine_transaction_id
+  JOIN information_schema.innodb_trx AS holder ON holder.trx_id = waits.blocking_engine_transaction_id
+  JOIN performance_schema.data_locks AS wanted ON wanted.engine_lock_id = waits.requesting_engine_lock_id
+  LEFT JOIN information_schema.processlist AS process ON process.id = holder.trx_mysql_thread_id
+ WHERE waiter.trx_wait_started < NOW() - INTERVAL ? SECOND AND holder.trx_wait_started IS NULL
+   AND LEFT(CONCAT('`', wanted.object_schema, '`.`', wanted.object_name), CHAR_LENGTH(?)) = ?
  ORDER BY holder.trx_started
  LIMIT 1";
 
@@ -60,8 +75,32 @@ pub(super) async fn examine(db: &mut Db, thresholds: Thresholds) -> Work<Vec<Fin
         );
     }
     findings.extend(durability(&settings));
+    findings.extend(unnoted_messages(db).await?);
     findings.extend(open_transactions(db, thresholds).await?);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}
+
+/// What is in no list is read by nobody.
+async fn unnoted_messages(db: &mut Db) -> Work<Vec<Finding>> {
+    let mut findings = Vec::new();
+    if !has_trigger(db).await? {
+        findings.push(
+            Finding::new("trigger-missing", Severity::Error, db.dialect.render("{p}log_pending"))
+                .detail("the trigger that notes new messages is gone: what is enqueued without it is never read")
+                .fix("`postrider migrate up` creates it again and notes what it missed; if it is there, grant TRIGGER"),
+        );
+    }
+    let missed = unnoted::newest(db).await?;
+    if missed > 0 {
+        findings.push(
+            Finding::new("unnoted-messages", Severity::Error, db.dialect.render("{p}log"))
+                .detail(format!(
+                    "{missed} of the newest messages were never noted by the trigger, so nobody reads them"
+                ))
+                .fix("`postrider migrate up` notes them; they come behind what has its place by then"),
+        );
+    }
     Ok(findings)
 }
 
@@ -122,8 +161,15 @@ async fn open(db: &mut Db, age: Duration, written: bool, limit: u32, holds: &str
 pub(super) async fn blockage(db: &mut Db) -> Work<Option<Finding>> {
     let database: String = get(&db.query_one("SELECT DATABASE()", Vec::new()).await?, 0)?;
     let ours = format!("`{database}`.`{}", db.dialect.prefix());
-    let Ok(rows) = db.query(BLOCKER, values![LOCKED_AFTER_SECONDS, &*ours, &*ours]).await else { return Ok(None) };
-    let Some(row) = rows.first() else { return Ok(None) };
+    let mut found = None;
+    for sql in [BLOCKER_MARIADB, BLOCKER_MYSQL] {
+        // Each server knows one of them.
+        if let Ok(rows) = db.query(sql, values![LOCKED_AFTER_SECONDS, &*ours, &*ours]).await {
+            found = rows.into_iter().next();
+            break;
+        }
+    }
+    let Some(row) = &found else { return Ok(None) };
     let Holder { thread, told } = Holder::of(row)?;
     Ok(Some(
         Finding::new("store-locked", Severity::Error, format!("connection {thread}"))

@@ -173,6 +173,6 @@ impl StoreAdmin for MysqlStore {
 
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         let store = self.clone();
-        self.run("examine the store", async move { doctor::examine(&mut store.alone().await?, thresholds).await })
+        self.run("examine the store", async move { transact!(store, look, |db| doctor::examine(&mut db, thresholds)) })
     }
 }

@@ -15,8 +15,9 @@ use crate::{
     config::lend,
     db::{Db, get, values},
     dialect::Mysql,
-    error::Work,
+    error::{Fault, Work},
     server::has_trigger,
+    unnoted,
 };
 
 pub use postrider_core::migration::Standing;
@@ -102,13 +103,29 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
     Ok(status(url, dialect).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
 }
 
-/// Applies what is pending and returns it. If it is cut off, the next one goes on.
+/// Applies what is pending and returns it. If it is cut off, the next one goes on. Should the trigger that notes new messages be
+/// gone, it is created again, and the messages that it missed are noted.
 ///
 /// # Errors
 /// As [`status`].
 pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
     let mut db = Db::alone(lend(url).await?, dialect);
-    apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
+    let work = async {
+        let applied = apply(&mut db).await?;
+        let mut missed = unnoted::newest(&mut db).await? > 0;
+        if !has_trigger(&mut db).await? {
+            let of_trigger = |statement: &String| statement.starts_with("CREATE TRIGGER");
+            for statement in MIGRATIONS.iter().flat_map(|migration| statements(migration.template)).filter(of_trigger) {
+                db.execute_text(&statement).await?;
+            }
+            missed = true;
+        }
+        if missed {
+            unnoted::note(url, dialect).await?;
+        }
+        Ok(applied)
+    };
+    work.await.map_err(|fault: Fault| fault.into_error("migrate"))
 }
 
 /// The prefixes of other stores in the same database, if the one that is asked for is not there: perhaps one of them is meant.
