@@ -8,7 +8,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -53,7 +53,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    server: String,
+    server: Mutex<String>,
     traffic: watch::Sender<Traffic>,
     /// Every value that is sent ends all connections.
     ends: watch::Sender<End>,
@@ -79,7 +79,7 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the loopback port is free");
         let address = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
-            server: server.to_owned(),
+            server: Mutex::new(server.to_owned()),
             traffic: watch::Sender::new(Traffic::Flowing),
             ends: watch::Sender::new(End::Closed),
             released: watch::Sender::new(()),
@@ -121,6 +121,12 @@ impl Proxy {
         self.shared.released.send_replace(());
     }
 
+    /// Leads connections that are made from now on to another address, as a name does after a fail-over. Those that there are
+    /// go on to where they lead.
+    pub fn lead_to(&self, server: &str) {
+        server.clone_into(&mut self.shared.server.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// How many connections have been made through it so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -151,7 +157,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// One connection, until one side closes it or it is ended here.
 async fn connect(client: TcpStream, shared: Arc<Shared>) {
     let (mut ends, mut released) = (shared.ends.subscribe(), shared.released.subscribe());
-    let Ok(server) = TcpStream::connect(&shared.server).await else {
+    let address = shared.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Ok(server) = TcpStream::connect(&address).await else {
         drop(client.set_zero_linger());
         return;
     };

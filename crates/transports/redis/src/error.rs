@@ -3,7 +3,7 @@
 use std::{error::Error as _, io, sync::Arc};
 
 use postrider_core::{parked::Cause, transport::Outcome};
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError, Value};
 
 /// Codes that say something about one message, or the stream that it goes to.
 const REJECTED: [&str; 1] = ["WRONGTYPE"];
@@ -28,6 +28,15 @@ const UNAVAILABLE: [&str; 16] = [
     "UNKILLABLE",
     "EXECABORT",
 ];
+
+/// Codes of a server that is not the one to speak to, or not any more: a primary that became a replica, and one that does not
+/// know who we are. It goes on saying so to this connection, while the address may lead to another server by now.
+const LEFT: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "WRONGPASS"];
+
+/// Whether an answer says that the connection leads to the wrong server.
+pub(crate) fn is_of_the_wrong_server(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if LEFT.contains(&error.code()))
+}
 
 /// What became of an entry that the server has refused.
 pub(crate) fn refused(error: &ServerError) -> Outcome {

@@ -189,6 +189,9 @@ impl RedisPublisher {
                 return Err(error::unanswered(&error));
             }
         };
+        if answers.iter().any(error::is_of_the_wrong_server) {
+            self.connection.lost(&using).await;
+        }
         let replicated =
             replicas == 0 || matches!(answers.pop(), Some(Value::Int(have)) if have >= i64::from(replicas));
         Ok((answers, replicated))

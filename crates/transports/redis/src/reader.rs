@@ -9,14 +9,20 @@
 //! An entry that the server has given us stays pending until it is acknowledged, so nothing that is lost on the way is gone:
 //! it is read again under our name, or claimed when it has been idle for long. What the subscriber has already is skipped.
 //!
-//! A server that does not know yet that a connection is gone answers a read that waits on it with the next new entry, which
-//! nobody gets. So after a loss nothing is read before such a read is over; then that entry is pending, and comes before
-//! what is newer.
+//! A server that does not know yet that a connection is gone answers a read that waits on it, and one that a network delivers
+//! late, with new entries that nobody gets: ours from before a loss, or those of an earlier subscriber of our name. They are
+//! pending then, under our name, and older than whatever is read next. So for a while after a connection was made, what is
+//! read is compared with what is pending, and what [went astray](astray) comes before what is newer.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use postrider_core::{Error, ErrorKind, Result};
-use redis::{Cmd, RedisError, Value, cmd};
+use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -30,6 +36,9 @@ use crate::{
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
 /// How long to wait after an error: until a read that the server still has is over, whose end it may be late with.
 const PAUSE: Duration = BLOCK.saturating_add(Duration::from_millis(500));
+/// How long entries may go astray after a connection was made: so long a kernel goes on sending what was said over one that
+/// its program has closed.
+const ASTRAY: Duration = Duration::from_secs(120);
 
 /// Reads until the task is aborted or nobody receives any more.
 pub(crate) async fn run(shared: Arc<Shared>, connection: Connection) {
@@ -57,10 +66,12 @@ async fn session(shared: &Shared, connection: &Connection) -> Result<Infallible>
 
 async fn read(shared: &Shared, using: &mut Using) -> Result<Infallible> {
     shared.declare(using).await?;
+    // Up to there everything that was given to our name is here, by stream.
+    let mut seen = Vec::with_capacity(shared.streams.len());
     for stream in 0..shared.streams.len() {
-        pending(shared, using, stream).await?;
+        seen.push(pending(shared, using, stream).await?);
     }
-    let mut claim_at = Instant::now() + shared.claim_after;
+    let (mut claim_at, astray_until) = (Instant::now() + shared.claim_after, Instant::now() + ASTRAY);
     loop {
         // The count is for each stream.
         let mut command = shared.read_group(shared.room().await? / shared.streams.len());
@@ -69,10 +80,22 @@ async fn read(shared: &Shared, using: &mut Using) -> Result<Infallible> {
         for _ in &shared.streams {
             command.arg(">");
         }
+        let mut pages: Vec<Vec<Entry>> = shared.streams.iter().map(|_| Vec::new()).collect();
         for (name, entries) in reply::of_streams(ask(using, &command).await?) {
             let Some(stream) = shared.streams.iter().position(|known| *known == name) else { continue };
-            hand_over(shared, using, stream, entries, &HashMap::new()).await?;
+            pages[stream] = entries;
         }
+        if Instant::now() < astray_until {
+            shared.state().look();
+            astray(shared, using, &seen, &mut pages).await?;
+        }
+        for (stream, page) in pages.into_iter().enumerate() {
+            if let Some(last) = page.last() {
+                seen[stream].clone_from(&last.id);
+            }
+            hand_over(shared, using, stream, page, &HashMap::new()).await?;
+        }
+        shared.state().looked();
         if Instant::now() >= claim_at {
             for stream in 0..shared.streams.len() {
                 claim(shared, using, stream).await?;
@@ -82,19 +105,48 @@ async fn read(shared: &Shared, using: &mut Using) -> Result<Infallible> {
     }
 }
 
-/// What was given to our name before: by an earlier subscriber, or over a connection that was lost.
-async fn pending(shared: &Shared, using: &mut Using, stream: usize) -> Result<()> {
+/// What was given to our name before: to an earlier subscriber, or over a connection that was lost. The id of the last.
+async fn pending(shared: &Shared, using: &mut Using, stream: usize) -> Result<String> {
     let mut after = "0".to_owned();
     // Ends with an empty page; each one begins behind the last.
     loop {
         let mut command = shared.read_group(shared.room().await?);
         command.arg("STREAMS").arg(&shared.streams[stream]).arg(&after);
+        shared.state().look();
         let page = reply::of_streams(ask(using, &command).await?).pop().map(|(_, entries)| entries).unwrap_or_default();
-        let Some(last) = page.last() else { return Ok(()) };
+        let Some(last) = page.last() else {
+            shared.state().looked();
+            return Ok(after);
+        };
         after.clone_from(&last.id);
         let counts = deliveries(shared, using, stream, &page).await?;
         hand_over(shared, using, stream, page, &counts).await?;
     }
+}
+
+/// Adds to what is new what was given to our name since we last looked, and has not come here. The server gives entries out in
+/// their order: what went astray before these were read is older, and pending by now.
+async fn astray(shared: &Shared, using: &mut Using, seen: &[String], pages: &mut [Vec<Entry>]) -> Result<()> {
+    let mut asking = Pipeline::with_capacity(seen.len());
+    for (stream, seen) in shared.streams.iter().zip(seen) {
+        // What is new, as much again for a read that went astray, and what was taken over from others since.
+        let asked = asking.cmd("XPENDING").arg(stream).arg(&shared.group);
+        asked.arg(format!("({seen}")).arg("+").arg(4 * shared.prefetch).arg(&shared.consumer);
+    }
+    let answers: Vec<Value> =
+        asking.query_async(&mut using.connection).await.map_err(|error| failed("ask for what is pending", error))?;
+    for (stream, (answer, page)) in answers.into_iter().zip(pages).enumerate() {
+        let new: HashSet<String> = page.iter().map(|entry| entry.id.clone()).collect();
+        for (id, _) in reply::deliveries(answer) {
+            if new.contains(&id) || shared.state().knows(stream, &id) {
+                continue;
+            }
+            let found = ask(using, cmd("XRANGE").arg(&shared.streams[stream]).arg(&id).arg(&id)).await?;
+            page.push(reply::entries(found).pop().unwrap_or(Entry { id, fields: None }));
+        }
+        page.sort_by_key(|entry| reply::number(&entry.id));
+    }
+    Ok(())
 }
 
 /// What has been pending for long, whoever has it.
@@ -106,10 +158,12 @@ async fn claim(shared: &Shared, using: &mut Using, stream: usize) -> Result<()> 
         let idle = u64::try_from(shared.claim_after.as_millis()).unwrap_or(u64::MAX);
         command.arg(&shared.streams[stream]).arg(&shared.group).arg(&shared.consumer).arg(idle);
         command.arg(&from).arg("COUNT").arg(shared.room().await?);
+        shared.state().look();
         let (next, page) = reply::claimed(ask(using, &command).await?);
         let counts = deliveries(shared, using, stream, &page).await?;
         hand_over(shared, using, stream, page, &counts).await?;
         if next.is_empty() || next == "0-0" {
+            shared.state().looked();
             return Ok(());
         }
         from = next;
@@ -125,7 +179,8 @@ async fn deliveries(shared: &Shared, using: &mut Using, stream: usize, page: &[E
     Ok(reply::deliveries(ask(using, &command).await?).into_iter().collect())
 }
 
-/// Gives entries to the subscriber, except for those that it has. There is room for them, since no more were asked for.
+/// Gives entries to the subscriber, except for those that it has. There is room for them, since no more were asked for; what
+/// went astray may have to wait for it.
 async fn hand_over(
     shared: &Shared,
     using: &mut Using,

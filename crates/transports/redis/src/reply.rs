@@ -54,7 +54,8 @@ pub(crate) fn deliveries(reply: Value) -> Vec<(String, u32)> {
     rows.into_iter().filter_map(row).collect()
 }
 
-fn entries(list: Value) -> Vec<Entry> {
+/// Entries, as `XRANGE` lists them.
+pub(crate) fn entries(list: Value) -> Vec<Entry> {
     let Value::Array(list) = list else { return Vec::new() };
     let entry = |entry| match entry {
         Value::Array(pair) => {
@@ -64,6 +65,12 @@ fn entries(list: Value) -> Vec<Entry> {
         _ => None,
     };
     list.into_iter().filter_map(entry).collect()
+}
+
+/// An entry's id, as something that sorts: its time, and its number at that time.
+pub(crate) fn number(id: &str) -> (u64, u64) {
+    let (time, number) = id.split_once('-').unwrap_or((id, "0"));
+    (time.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
 fn fields(value: Value) -> Option<Vec<Field>> {

@@ -153,16 +153,39 @@ pub(crate) struct State {
     out: BTreeMap<u64, Item>,
     /// Everything that this subscriber has, by stream and id: in the channel, out, or waiting for later.
     known: HashSet<(usize, String)>,
+    /// While the reader looks through what is pending: what was finished meanwhile, which it may have read just before.
+    finished: Option<HashSet<(usize, String)>>,
 }
 
 impl State {
-    /// Notes an entry; `false` if it is noted already.
+    /// Notes an entry; `false` if it is noted already, or was finished since the reader [looks](Self::look).
     pub(crate) fn know(&mut self, stream: usize, id: &str) -> bool {
-        self.known.insert((stream, id.to_owned()))
+        !self.knows(stream, id) && self.known.insert((stream, id.to_owned()))
     }
 
+    /// Whether an entry is noted, or was finished since the reader looks.
+    pub(crate) fn knows(&self, stream: usize, id: &str) -> bool {
+        let entry = (stream, id.to_owned());
+        self.known.contains(&entry) || self.finished.as_ref().is_some_and(|finished| finished.contains(&entry))
+    }
+
+    /// An entry is done with.
     pub(crate) fn forget(&mut self, stream: usize, id: &str) {
-        self.known.remove(&(stream, id.to_owned()));
+        let entry = (stream, id.to_owned());
+        self.known.remove(&entry);
+        if let Some(finished) = &mut self.finished {
+            finished.insert(entry);
+        }
+    }
+
+    /// From now on the reader looks through what is pending. What was finished before, the server does not show it any more.
+    pub(crate) fn look(&mut self) {
+        self.finished = Some(HashSet::new());
+    }
+
+    /// What the reader has looked up is handed over.
+    pub(crate) fn looked(&mut self) {
+        self.finished = None;
     }
 
     fn hand_out(&mut self, item: Item) -> Delivery {
@@ -252,9 +275,8 @@ impl RedisSubscriber {
         }
         let mut using = connected(&self.commands).await?;
         if let Err(error) = pipeline.exec_async(&mut using.connection).await {
-            if error.is_io_error() || error.is_timeout() {
-                self.commands.lost(&using).await;
-            }
+            // Whatever it was: a server that has become a replica says no for ever, and the address may lead to another by now.
+            self.commands.lost(&using).await;
             return Err(reader::failed("acknowledge deliveries", error));
         }
         let mut state = self.shared.state();
@@ -316,5 +338,23 @@ impl Subscriber for RedisSubscriber {
 impl Drop for RedisSubscriber {
     fn drop(&mut self) {
         self.reading.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_finished_while_the_reader_looks_is_not_noted_anew() {
+        let mut state = State::default();
+        assert!(state.know(0, "1-0") && state.know(0, "2-0"));
+        assert!(!state.know(0, "1-0"), "it is here already");
+        state.look();
+        state.forget(0, "1-0");
+        assert!(!state.know(0, "1-0"), "the reader has read it before it was acknowledged");
+        assert!(state.know(1, "1-0"), "another stream's is another one");
+        state.looked();
+        assert!(state.know(0, "1-0"), "later the server says who has it");
     }
 }

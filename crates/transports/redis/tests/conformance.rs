@@ -99,8 +99,6 @@ impl SubscriberFixture for Streams {
             topics.insert("orders".to_owned());
             let streams = topics.iter().map(|topic| format!("{}{topic}", self.own.prefix));
             let builder = RedisSubscriber::builder(self.access.clone(), "tests", streams);
-            // Short, because an entry may be on its way to a subscriber that has just been dropped.
-            let builder = builder.claim_after(Duration::from_millis(500));
             Arc::new(builder.declare().subscribe().await.unwrap()) as Arc<dyn Subscriber>
         })
     }

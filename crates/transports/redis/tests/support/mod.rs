@@ -6,14 +6,17 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use postrider_core::cloudevents::Received;
 use postrider_testkit::service;
 use postrider_transport_redis::read;
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
 const VARIABLE: &str = "POSTRIDER_TEST_REDIS";
+
+/// Longer than anything here takes on the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server: the one that the environment names, or the one that the workshop has started.
 pub(crate) fn url() -> String {
@@ -40,8 +43,12 @@ impl Own {
         Self { prefix: format!("t{}:", uuid::Uuid::now_v7().simple()), url: url.to_owned() }
     }
 
+    /// With more patience than the client has by itself: what is read here may be much, and the machine slow.
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
-        redis::Client::open(self.url.as_str()).unwrap().get_multiplexed_async_connection().await.unwrap()
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+        let client = redis::Client::open(self.url.as_str()).unwrap();
+        client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
     }
 
     /// Everything in all streams, in the order of arrival: an entry's id begins with its time.
