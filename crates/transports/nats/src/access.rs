@@ -8,6 +8,7 @@ use std::{
 
 use async_nats::ConnectOptions;
 use postrider_core::{Error, Result};
+use tokio_rustls::rustls::ClientConfig;
 use url::Url;
 
 use crate::tls;
@@ -91,12 +92,20 @@ impl Access {
         &self.servers
     }
 
-    /// How to connect. Files are read here, so what is wrong with them is known before anything is connected to.
+    /// What a connection over TLS trusts and shows. Files are read here.
     ///
     /// # Errors
-    /// If a certificate or the credentials cannot be read.
-    pub(crate) fn options(&self) -> Result<ConnectOptions> {
+    /// If a certificate cannot be read.
+    pub(crate) fn tls(&self) -> Result<ClientConfig> {
         let certificate = self.client_certificate.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
+        tls::config(self.ca_file.as_deref(), certificate)
+    }
+
+    /// How to connect. A server may ask for TLS whatever its URL says.
+    ///
+    /// # Errors
+    /// If the credentials cannot be read.
+    pub(crate) fn options(&self, tls: ClientConfig) -> Result<ConnectOptions> {
         let options = ConnectOptions::new()
             .name("postrider")
             .connection_timeout(CONNECT_TIMEOUT)
@@ -106,7 +115,7 @@ impl Access {
                 let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
                 Duration::from_millis(50).saturating_mul(attempt).min(RECONNECT_WAIT_MAX)
             })
-            .tls_client_config(tls::config(self.ca_file.as_deref(), certificate)?);
+            .tls_client_config(tls);
         Ok(match &self.login {
             Login::None => options,
             Login::Password { user, password } => options.user_and_password(user.clone(), password.clone()),

@@ -14,6 +14,8 @@ use tokio::{
     time::timeout,
 };
 
+use tokio_rustls::rustls::ClientConfig;
+
 use crate::{access::Access, error};
 
 /// Acknowledgements that may be awaited at the same time: what a route may have under way by default, and more.
@@ -31,6 +33,7 @@ pub(crate) struct Open {
 
 pub(crate) struct Connection {
     access: Access,
+    tls: ClientConfig,
     /// How long one answer may take.
     pub(crate) timeout: Duration,
     /// Made, if it is not there, before anything is published.
@@ -43,9 +46,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(access: Access, timeout: Duration, declare: Option<stream::Config>) -> Self {
+    /// Reads the files that the access names, and the platform's certificates, so what is wrong with them is known before
+    /// anything is connected to. Blocks for that.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub(crate) fn new(access: Access, timeout: Duration, declare: Option<stream::Config>) -> Result<Self> {
+        let tls = access.tls()?;
+        drop(access.options(tls.clone())?);
         let (losses, refusals) = (Arc::new(watch::Sender::new(0)), broadcast::Sender::new(REFUSALS_MAX));
-        Self { access, timeout, declare, opened: OnceCell::new(), losses, refusals }
+        Ok(Self { access, tls, timeout, declare, opened: OnceCell::new(), losses, refusals })
     }
 
     /// The connection, if there is one that works; made if there never was one. Dropping the future breaks nothing.
@@ -78,7 +88,7 @@ impl Connection {
     fn open(&self) -> BoxFuture<'_, Result<Open, Cause>> {
         Box::pin(async move {
             let (losses, refusals) = (Arc::clone(&self.losses), self.refusals.clone());
-            let options = self.access.options().map_err(|e| Cause::new("config", e.chain()))?;
+            let options = self.access.options(self.tls.clone()).map_err(|e| Cause::new("config", e.chain()))?;
             let options = options.event_callback(move |event| {
                 match event {
                     Event::Disconnected | Event::Closed => losses.send_modify(|count| *count += 1),

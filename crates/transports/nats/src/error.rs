@@ -19,11 +19,7 @@ pub(crate) fn outcome(error: &PublishError, subject: &str) -> Option<Outcome> {
     Some(match error.kind() {
         PublishErrorKind::StreamNotFound => return None,
         PublishErrorKind::MaxPayloadExceeded => Outcome::Rejected(Cause::new("too-large", error)),
-        // A server that is paused, and a stream that is losing its majority, say nothing. What is wrong with a message they
-        // say; no message may pay for silence.
-        PublishErrorKind::TimedOut => {
-            Outcome::Unavailable(Cause::new("timeout", format!("no acknowledgement in time for {subject}")))
-        }
+        PublishErrorKind::TimedOut => late(subject),
         PublishErrorKind::BrokenPipe => {
             Outcome::Unknown(Cause::new("connection-lost", "the connection ended before the acknowledgement"))
         }
@@ -32,6 +28,12 @@ pub(crate) fn outcome(error: &PublishError, subject: &str) -> Option<Outcome> {
             None => Outcome::Unknown(Cause::new("publish", error)),
         },
     })
+}
+
+/// What became of a publish without an answer. A server that is paused, and a stream that is losing its majority, say nothing.
+/// What is wrong with a message they say; no message may pay for silence.
+pub(crate) fn late(subject: &str) -> Outcome {
+    Outcome::Unavailable(Cause::new("timeout", format!("no acknowledgement in time for {subject}")))
 }
 
 /// What a stream's refusal means.

@@ -6,6 +6,8 @@
 //!     └───── the server sends first what was not acknowledged, in its old order ◄────────┘
 //! ```
 //!
+//! It is the same when it begins and an earlier subscriber has [left](crate::left) messages unanswered.
+//!
 //! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. A server
 //! that does not know yet that a connection is gone goes on sending into it, so there may be a gap behind the gap. After
 //! any error the consumer is [looked for](crate::consumer) again before more is fetched: somebody may have deleted it.
@@ -26,7 +28,7 @@ use futures_util::{FutureExt, StreamExt};
 use postrider_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{consumer::Source, sequence::Sequence};
+use crate::{consumer::Source, left::Left, sequence::Sequence};
 
 /// How much later than `ack_wait` a server may be with what it sends again.
 const LATE: Duration = Duration::from_millis(500);
@@ -54,7 +56,9 @@ pub(crate) struct Fetched {
     /// How often there was a connection when that was last looked at.
     connections: u64,
     /// When it was last found that one was lost, or something else went wrong.
-    lost_at: Instant,
+    lost_at: Option<Instant>,
+    /// What an earlier subscriber has left, until it has come.
+    left: Option<Left>,
     gap: Option<Gap>,
 }
 
@@ -74,11 +78,15 @@ impl Fetched {
     pub(crate) async fn new(mut source: Source, client: Client, prefetch: usize) -> Result<Self> {
         let consumer = source.find().await?;
         let settled_after = SETTLED_AFTER_MIN.max(4 * prefetch as u64);
-        let sequence = Sequence::after(consumer.cached_info().delivered.consumer_sequence, settled_after);
+        let info = consumer.cached_info();
+        let sequence = Sequence::after(info.delivered.consumer_sequence, settled_after);
+        // Where somebody waits for messages, the consumer is shared, and those that are out are theirs.
+        let is_left = info.num_ack_pending > 0 && info.num_waiting == 0;
+        let left = is_left.then(|| Left::new(info.num_ack_pending, info.delivered.stream_sequence));
         let connections = connections(&client);
         // The client asks for the next batch when no more than half of the last one is missing.
         let batch = (prefetch * 2 / 3).max(1);
-        let (suspect, asked_at, lost_at, messages, gap) = (false, Instant::now(), Instant::now(), None, None);
+        let (suspect, asked_at, lost_at, messages, gap) = (false, Instant::now(), None, None, None);
         Ok(Self {
             source,
             consumer,
@@ -91,6 +99,7 @@ impl Fetched {
             settled_after,
             connections,
             lost_at,
+            left,
             gap,
         })
     }
@@ -160,7 +169,7 @@ impl Fetched {
             if old.created != new.created {
                 // Its numbers begin anew, and what the old one has not sent again it sends first.
                 self.sequence = Sequence::after(new.delivered.consumer_sequence, self.settled_after);
-                self.gap = None;
+                (self.gap, self.left) = (None, None);
             }
             self.consumer = found;
             self.suspect = false;
@@ -191,8 +200,8 @@ impl Fetched {
             }
         };
         sleep_until(at).await;
-        self.gap = None;
-        self.sequence.mended(last, self.lost_at.elapsed() < REQUEST_LIVES);
+        (self.gap, self.left) = (None, None);
+        self.sequence.mended(last, self.lost_at.is_some_and(|lost_at| lost_at.elapsed() < REQUEST_LIVES));
         Ok(())
     }
 
@@ -203,11 +212,14 @@ impl Fetched {
             self.doubt();
         }
         let Ok(info) = message.info() else { return true };
+        if self.left.as_mut().is_some_and(|left| !left.follows(info.stream_sequence)) {
+            return false;
+        }
         self.sequence.follows(info.consumer_sequence, info.delivered > 1)
     }
 
     fn doubt(&mut self) {
-        self.lost_at = Instant::now();
+        self.lost_at = Some(Instant::now());
         self.sequence.doubt();
     }
 
@@ -218,7 +230,7 @@ impl Fetched {
 }
 
 /// How often there was a connection, the first one included.
-fn connections(client: &Client) -> u64 {
+pub(crate) fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }
 

@@ -40,6 +40,7 @@ mod connect;
 mod consumer;
 mod error;
 mod fetch;
+mod left;
 mod mapping;
 mod publisher;
 mod sequence;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::Duration,
 };
 
@@ -15,7 +16,10 @@ use postrider_core::{
     topic::check_name,
     transport::{Outcome, Publisher},
 };
-use tokio::{sync::broadcast::error::RecvError, time::Instant};
+use tokio::{
+    sync::broadcast::error::RecvError,
+    time::{Instant, sleep_until, timeout_at},
+};
 
 use crate::{access::Access, connect::Connection, error, mapping, unclaimed::Unclaimed};
 
@@ -77,11 +81,9 @@ impl Builder {
         if self.timeout.is_zero() {
             return Err(Error::invalid("`timeout` must be more than nothing"));
         }
-        // Read once now, so that a bad file is known at once.
-        drop(self.access.options()?);
         let declare =
             self.declare.map(|(name, replicas)| declared(&name, replicas, self.prefix.as_deref())).transpose()?;
-        let connection = Connection::new(self.access, self.timeout, declare);
+        let connection = Connection::new(self.access, self.timeout, declare)?;
         Ok(NatsPublisher { connection, unclaimed: Unclaimed::default(), prefix: self.prefix, source: self.source })
     }
 }
@@ -142,7 +144,13 @@ impl NatsPublisher {
         // What is awaited, by place in the batch.
         let mut awaited: BTreeMap<usize, String> = BTreeMap::new();
         let mut unclaimed: BTreeMap<usize, String> = BTreeMap::new();
+        // Whether the connection was lost, and why the rest of the batch is not sent.
+        let (mut lost, mut unsent): (bool, Option<Cause>) = (false, None);
         for (index, record) in batch.iter().enumerate() {
+            if let Some(cause) = &unsent {
+                outcomes[index] = Some(Outcome::Unavailable(cause.clone()));
+                continue;
+            }
             let subject = mapping::subject(self.prefix.as_deref(), &record.envelope.topic);
             let message = match mapping::write(record, &self.source, &subject) {
                 Ok(message) => message,
@@ -151,16 +159,32 @@ impl NatsPublisher {
                     continue;
                 }
             };
-            match open.jetstream.send_publish(subject.clone(), message).await {
-                Ok(acknowledgement) => {
+            // A client that is full takes nothing more, and one that was lost keeps what it is given and sends it late.
+            let sent = tokio::select! {
+                biased;
+                _ = losses.changed() => {
+                    lost = true;
+                    unsent = Some(Cause::new("disconnected", "the connection was lost before this one was sent"));
+                    None
+                }
+                sent = timeout_at(deadline, open.jetstream.send_publish(subject.clone(), message)) => {
+                    if sent.is_err() {
+                        unsent = Some(Cause::new("timeout", "the connection does not take it in time"));
+                    }
+                    sent.ok()
+                }
+            };
+            match sent {
+                Some(Ok(acknowledgement)) => {
                     let acknowledgement = acknowledgement.into_future();
                     acknowledgements.push(async move { (index, acknowledgement.await) });
                     awaited.insert(index, subject);
                 }
-                Err(error) => outcomes[index] = error::outcome(&error, &subject),
+                Some(Err(error)) => outcomes[index] = error::outcome(&error, &subject),
+                None => outcomes[index] = unsent.clone().map(Outcome::Unavailable),
             }
         }
-        // Ends when nothing is awaited any more; each acknowledgement has its time limit.
+        // Ends when nothing is awaited any more, or at the deadline.
         while !awaited.is_empty() {
             tokio::select! {
                 biased;
@@ -186,7 +210,12 @@ impl NatsPublisher {
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => break,
                 },
-                _ = losses.changed() => break,
+                () = async { if !lost { drop(losses.changed().await) } } => break,
+                () = sleep_until(deadline) => {
+                    for (index, subject) in mem::take(&mut awaited) {
+                        outcomes[index] = Some(error::late(&subject));
+                    }
+                }
             }
         }
         if !unclaimed.is_empty() {

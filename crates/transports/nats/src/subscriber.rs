@@ -6,8 +6,10 @@
 //!
 //! Several subscribers of one consumer share its messages, which leaves no order over keys; one alone receives them in order.
 //! The first delivery of messages is in order, also through a lost connection: if deliveries were lost with it, nothing newer
-//! is [given out](crate::fetch) before the server has sent those again, which it does when `ack_wait` is over. One that was
-//! rejected for later comes behind what follows it.
+//! is [given out](crate::fetch) before the server has sent those again, which it does when `ack_wait` is over. So it is with
+//! what an earlier subscriber, which has crashed or ended, had not answered: the next one begins with that. One of several that
+//! share a consumer cannot tell what others have out from what was left; unless one of them waits for messages just then, a
+//! newcomer begins `ack_wait` later. One that was rejected for later comes behind what follows it.
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +29,13 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Delivery, Receipt, Requeue, Subscriber},
 };
-use tokio::{runtime::Handle, sync::Mutex};
+use tokio::{runtime::Handle, sync::Mutex, task::spawn_blocking, time};
 
 use crate::{
     access::Access,
     connect::Connection,
     consumer::Source,
-    fetch::{Fetched, failed},
+    fetch::{Fetched, connections, failed},
     mapping,
 };
 
@@ -84,7 +86,11 @@ impl SubscriberBuilder {
     /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream, or no such
     /// consumer and none is to be made.
     pub async fn subscribe(self) -> Result<NatsSubscriber> {
-        let connection = Connection::new(self.access, self.timeout, None);
+        let (access, timeout) = (self.access, self.timeout);
+        // It reads files.
+        let connection = spawn_blocking(move || Connection::new(access, timeout, None)).await;
+        let interrupted = |_| Error::new(ErrorKind::Unavailable, "setting up the connection was interrupted");
+        let connection = connection.map_err(interrupted)??;
         let open = connection
             .get()
             .await
@@ -146,6 +152,23 @@ impl NatsSubscriber {
         let mut out = self.shared.out();
         Ok(taken.into_iter().map(|message| out.hand_out(message)).collect())
     }
+
+    /// Waits no longer than the server may take: a client that has no connection keeps what it is given, until it is full.
+    async fn in_time(
+        &self,
+        what: &'static str,
+        answer: impl Future<Output = Result<(), async_nats::Error>>,
+    ) -> Result<()> {
+        let limit = self.connection.timeout;
+        let answer = time::timeout(limit, answer).await;
+        let late = |_| failed(what).with("cause", "no answer in time").with("waited_ms", limit.as_millis());
+        answer.map_err(late)?.map_err(|error| failed(what).caused_by(error))
+    }
+
+    /// How often there was a connection.
+    fn connections(&self) -> u64 {
+        self.connection.opened().map_or(0, |open| connections(&open.client))
+    }
 }
 
 impl Shared {
@@ -179,8 +202,8 @@ impl Subscriber for NatsSubscriber {
         Box::pin(self.receive_some(max.max(1) as usize))
     }
 
-    /// The server takes the acknowledgements of a connection in order, so the last one is confirmed for all. If the future is
-    /// dropped or fails, some may come again.
+    /// The server takes the acknowledgements of a connection in order, so the last one is confirmed for all, unless the
+    /// connection has changed in between. If the future is dropped or fails, some may come again.
     fn acknowledge(&self, receipts: Vec<Receipt>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let mut ackers: Vec<Acker> = {
@@ -188,10 +211,18 @@ impl Subscriber for NatsSubscriber {
                 receipts.iter().filter_map(|receipt| out.by_receipt.remove(&receipt.0)).collect()
             };
             let Some(last) = ackers.pop() else { return Ok(()) };
-            for acker in &ackers {
-                acker.ack().await.map_err(|e| failed("acknowledge a delivery").caused_by(e))?;
+            let before = self.connections();
+            let answer = async {
+                for acker in &ackers {
+                    acker.ack().await?;
+                }
+                last.double_ack().await
+            };
+            self.in_time("acknowledge deliveries", answer).await?;
+            if !ackers.is_empty() && self.connections() != before {
+                return Err(failed("acknowledge deliveries: the connection was lost, and some of them may come again"));
             }
-            last.double_ack().await.map_err(|e| failed("acknowledge a delivery").caused_by(e))
+            Ok(())
         })
     }
 
@@ -203,7 +234,7 @@ impl Subscriber for NatsSubscriber {
                 Requeue::After(wait) => AckKind::Nak(Some(wait)),
                 Requeue::Never => AckKind::Term,
             };
-            acker.double_ack_with(kind).await.map_err(|e| failed("reject a delivery").caused_by(e))
+            self.in_time("reject a delivery", acker.double_ack_with(kind)).await
         })
     }
 }
@@ -212,8 +243,9 @@ impl Drop for NatsSubscriber {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (shared, client) = (Arc::clone(&self.shared), self.connection.opened().map(|open| open.client.clone()));
-        let out = mem::take(&mut self.shared.out().by_receipt);
-        runtime.spawn(async move {
+        let (out, limit) = (mem::take(&mut self.shared.out().by_receipt), self.connection.timeout);
+        // What is not given back in time comes again when `ack_wait` is over.
+        runtime.spawn(time::timeout(limit, async move {
             let mut back: Vec<Acker> = out.into_values().collect();
             let mut fetched = shared.fetched.lock().await;
             back.extend(fetched.end().into_iter().map(|message| message.split().1));
@@ -225,6 +257,6 @@ impl Drop for NatsSubscriber {
                 drop(acker.ack_with(AckKind::Nak(None)).await);
             }
             join_all(client.iter().map(async_nats::Client::flush)).await;
-        });
+        }));
     }
 }

@@ -106,6 +106,23 @@ async fn silence_is_an_outage() {
     }
 }
 
+/// More than the client's queue and the buffers of the network hold: whoever publishes is not held up for longer than it wants
+/// to be, and what was never sent is no more doubtful than the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_an_outage_for_more_than_the_client_can_hold() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
+    let publisher = NatsPublisher::builder(access).prefix(&own.name).timeout(Duration::from_secs(2)).build().unwrap();
+    while publish(&publisher, "x").await != Outcome::Durable {}
+    proxy.set(Traffic::Silent);
+    let payload = "x".repeat(2_000);
+    let batch: Vec<_> = (0..20_000).map(|_| record(&Envelope::new("orders", "n", payload.clone()))).collect();
+    let outcomes = publisher.publish(batch).await;
+    let others: Vec<String> = outcomes.iter().map(shown).filter(|shown| shown != "unavailable timeout").collect();
+    assert_eq!((outcomes.len(), others.first()), (20_000, None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_stream_is_an_outage_and_a_message_that_is_too_large_for_it_is_not() {
     let own = Own::new().await;

@@ -14,11 +14,11 @@ use postrider_core::{
     transport::{Delivery, Outcome, Publisher, Subscriber},
 };
 use postrider_testkit::{
-    fault::Proxy,
+    fault::{Proxy, Traffic},
     transport::{PATIENCE, record},
 };
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber, SubscriberBuilder};
-use tokio::time::timeout;
+use tokio::{task::yield_now, time::timeout};
 
 use support::{Own, url};
 
@@ -170,4 +170,77 @@ async fn no_more_is_fetched_ahead_than_is_asked_for() {
             assert!(out <= received + prefetch, "{out} are out, {received} of them received; {prefetch} may be ahead");
         }
     }
+}
+
+fn through(proxy: &Proxy, own: &Own) -> SubscriberBuilder {
+    let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
+    NatsSubscriber::builder(access, &own.name, CONSUMER)
+}
+
+/// A subscriber that crashes gives nothing back. What it had comes before what is newer.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_subscriber_begins_with_what_the_last_one_had() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    let ack_wait = Duration::from_secs(5);
+    let crashed = through(&proxy, &own).declare(&[], ack_wait).subscribe().await.unwrap();
+    publish(&own, 0..4).await;
+    let mut received = 0;
+    while received < 4 {
+        received += receive(&crashed, 4).await.len();
+    }
+    proxy.set(Traffic::Refusing);
+    proxy.cut();
+    std::mem::forget(crashed);
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let begun = Instant::now();
+    while stream.consumer_info(CONSUMER).await.unwrap().num_waiting > 0 {
+        assert!(begun.elapsed() < PATIENCE, "the server does not learn of the crash");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    publish(&own, 4..8).await;
+    let next = builder(&own).subscribe().await.unwrap();
+    let mut first_arrivals: Vec<usize> = Vec::new();
+    while first_arrivals.len() < 8 {
+        let number = take(&next, 1).await[0];
+        if !first_arrivals.contains(&number) {
+            first_arrivals.push(number);
+        }
+    }
+    assert_eq!(first_arrivals, [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+/// Some acknowledgements are gone with a connection, and the last one is confirmed over the next.
+#[tokio::test]
+async fn what_is_acknowledged_does_not_come_again() {
+    const COUNT: usize = 400;
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    // Longer than the patience of this test, so that what is out stays out.
+    let subscriber = through(&proxy, &own).prefetch(COUNT).timeout(PATIENCE).declare(&[], 10 * PATIENCE);
+    let subscriber = subscriber.subscribe().await.unwrap();
+    publish(&own, 0..COUNT).await;
+    let mut receipts = Vec::new();
+    while receipts.len() < COUNT {
+        receipts.extend(receive(&subscriber, 100).await.iter().map(|delivery| delivery.receipt));
+    }
+    proxy.set(Traffic::Silent);
+    let mut acknowledging = subscriber.acknowledge(receipts);
+    // It gets so far as one turn lets it, and what it has said goes into the network, which swallows it.
+    assert!(futures_util::poll!(&mut acknowledging).is_pending());
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    let connections = proxy.connections();
+    proxy.reset();
+    proxy.set(Traffic::Flowing);
+    let begun = Instant::now();
+    while proxy.connections() == connections {
+        assert!(begun.elapsed() < PATIENCE, "the subscriber connects again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let answer = timeout(2 * PATIENCE, acknowledging).await.expect("it has a time limit");
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let out = stream.consumer_info(CONSUMER).await.unwrap().num_ack_pending;
+    assert!(answer.is_err() || out == 0, "{out} come again that were acknowledged");
 }
