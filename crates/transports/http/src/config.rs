@@ -203,10 +203,13 @@ impl Builder {
         let Some(target) = target.filter(|_| problems.is_empty()) else {
             return Err(Error::invalid(format!("the webhook cannot be set up: {}", problems.join("; "))));
         };
-        let known = self.headers.iter().flat_map(|(_, value)| {
+        let values = self.headers.iter().flat_map(|(_, value)| {
             // `Bearer x` may come back as `x`.
             std::iter::once(value.clone()).chain(value.split(' ').map(str::to_owned))
         });
+        let mut known: Vec<String> = values.chain(target.echoes()).collect();
+        // A part would leave the rest of the whole behind.
+        known.sort_by_key(|value| std::cmp::Reverse(value.len()));
         Ok(HttpPublisher::new(Settings {
             shown: target.to_string(),
             connector: Connector { target, guard: self.guard, resolver: self.resolver, tls },
@@ -216,7 +219,7 @@ impl Builder {
             concurrency: self.concurrency,
             timeout: self.timeout,
             payload_bytes_max: self.payload_bytes_max,
-            known: known.collect(),
+            known,
             headers,
         }))
     }

@@ -1,14 +1,14 @@
 //! What is kept of a receiver's answer to explain a rejection: the beginning of its body, made safe to show.
 //!
-//! A receiver may send back anything, also what we sent it. So our secrets, the headers that were configured and the
-//! payload are taken out where they stand verbatim, as is everything that looks like a token; line breaks and other
-//! control characters become spaces; and no more than [`EXCERPT_BYTES_MAX`] remain.
+//! A receiver may send back anything, also what we sent it. So our secrets, the headers that were configured, path and query
+//! of the URL, and the payload are taken out where they stand verbatim, as is everything that looks like a token; line
+//! breaks and other control characters become spaces; and no more than [`EXCERPT_BYTES_MAX`] remain.
 
 /// Most bytes of an excerpt.
 pub(crate) const EXCERPT_BYTES_MAX: usize = 1 << 10;
 /// From this length on, letters and digits without a break count as a token.
 const TOKEN_CHARS_MIN: usize = 24;
-/// A payload shorter than this is not worth taking out: it would be found everywhere.
+/// What is shorter than this is not worth taking out: it would be found everywhere.
 const ECHO_BYTES_MIN: usize = 8;
 /// Words behind which something secret follows.
 const TELLTALES: [&str; 6] = ["bearer", "basic", "token", "secret", "password", "api_key"];

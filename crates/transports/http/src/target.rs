@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
+use postrider_core::percent;
 use url::{Host, Url};
 
 use crate::guard::Guard;
@@ -71,6 +72,17 @@ impl Target {
         let authority = url.port().map_or_else(|| shown.to_owned(), |port| format!("{shown}:{port}"));
         if problems.is_empty() { Ok(Self { tls, host, port, authority, path_and_query }) } else { Err(problems) }
     }
+
+    /// Path and query, whole and in parts, as they were sent and as a receiver may have read them: `Cannot POST /in/3f2b…`
+    /// is a usual answer, and the path may be all that a caller must know.
+    pub(crate) fn echoes(&self) -> Vec<String> {
+        let (path, query) = self.path_and_query.split_once('?').unwrap_or((&self.path_and_query, ""));
+        let pairs = query.split('&').flat_map(|pair| [pair, pair.split_once('=').map_or("", |(_, value)| value)]);
+        let whole = [self.path_and_query.as_str(), path, query];
+        let sent: Vec<&str> = whole.into_iter().chain(path.split('/')).chain(pairs).collect();
+        let read = sent.iter().filter_map(|part| percent::decode(part));
+        read.chain(sent.iter().map(|part| (*part).to_owned())).collect()
+    }
 }
 
 impl fmt::Display for Target {
@@ -98,6 +110,17 @@ mod tests {
         assert_eq!(format!("{target:?}"), "https://hooks.example.com", "a token in the path does not print");
         let odd = Guard::default().allow_port(8443);
         assert_eq!(Target::parse("https://[2606:4700::1]:8443", &odd).unwrap().authority, "[2606:4700::1]:8443");
+    }
+
+    #[test]
+    fn what_a_receiver_may_repeat_is_known() {
+        let target = Target::parse("https://h.example.com/in/t%20k?key=a%2Fb&flag", &Guard::default()).unwrap();
+        let echoes = target.echoes();
+        for part in
+            ["/in/t%20k?key=a%2Fb&flag", "/in/t%20k", "/in/t k", "t%20k", "t k", "key=a/b", "a%2Fb", "a/b", "flag"]
+        {
+            assert!(echoes.iter().any(|echo| echo == part), "{part} in {echoes:?}");
+        }
     }
 
     /// Everything that must not be an endpoint, however it is written.

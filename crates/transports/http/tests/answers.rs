@@ -131,17 +131,23 @@ async fn a_rejection_tells_what_the_receiver_said_and_nothing_secret() {
     // The receiver sends back all that it got.
     let receiver = Receiver::answering(|seen| {
         let headers: Vec<String> = seen.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let body = format!("order 4711 is unknown\n{}\n{}", headers.join("\n"), String::from_utf8_lossy(&seen.body));
+        let (path, query) = seen.path.split_once('?').unwrap();
+        let parts = format!("Cannot POST {path}; for {}; with {query}", path.rsplit('/').next().unwrap());
+        let (headers, body) = (headers.join("\n"), String::from_utf8_lossy(&seen.body));
+        let body = format!("order 4711 is unknown\n{}\n{parts}\n{headers}\n{body}", seen.path);
         Answer { status: 422, body: body.into(), ..Answer::default() }
     })
     .await;
-    let builder = receiver.builder().header("authorization", "Bearer canary-one").header("x-key", "canary two words");
+    let url = format!("http://{}/hooks/3f2b8c1e-5d0a-4c6e-9b7f-canary000001?key=canary-2&n=1", receiver.address);
+    let builder = support::local(&url, receiver.address.port())
+        .header("authorization", "Bearer canary-one")
+        .header("x-key", "canary two words");
     let publisher = builder.build().unwrap();
     let Outcome::Rejected(cause) = publish(&publisher, &envelope()).await else { panic!("422 is a rejection") };
     assert!(cause.detail().contains("422") && cause.detail().contains("order 4711 is unknown"), "{cause}");
     assert!(cause.detail().len() < 1200, "{} bytes", cause.detail().len());
     let signature = receiver.seen()[0].header("webhook-signature").unwrap().to_owned();
-    for leak in ["canary", "4111-1111", &signature[3..], &SECRET[6..]] {
+    for leak in ["canary", "3f2b8c1e", "4111-1111", &signature[3..], &SECRET[6..]] {
         for told in [format!("{cause}"), format!("{publisher:?}"), format!("{:?}", secret())] {
             assert!(!told.contains(leak), "{leak} in {told}");
         }
