@@ -5,6 +5,8 @@
 
 use std::{
     fs,
+    io::Read,
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -97,7 +99,7 @@ fn up_with(settings: &[&str]) -> Result<Started> {
         format!("--tmpdir={}", dir.display()),
         format!("--socket={}", socket.display()),
         format!("--pid-file={}", dir.join("pid").display()),
-        format!("--log-error={}", dir.join("log").display()),
+        format!("--log-error={}", dir.join("log.err").display()),
         format!("--port={port}"),
         format!("--init-file={}", first.display()),
     ]);
@@ -121,22 +123,30 @@ fn start(arguments: Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Until it accepts connections. It writes the file with its process id when it does.
+/// Until it greets. It writes the file with its process id before that.
 fn wait_for_server(dir: &Path, port: u16) -> Result<u32> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let pid = fs::read_to_string(dir.join("pid")).ok().and_then(|text| text.trim().parse().ok());
         if let Some(pid) = pid
-            && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+            && greets(port)
         {
             return Ok(pid);
         }
         if Instant::now() > deadline {
-            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+            let log = fs::read_to_string(dir.join("log.err")).unwrap_or_default();
             bail!("MariaDB does not answer after {} s; its log says:\n{log}", PATIENCE.as_secs());
         }
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Whether somebody who connects is spoken to. The server listens before it has run its first statements, for which it needs
+/// their file, and speaks to nobody until then.
+fn greets(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let patient = stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
+    patient && stream.read(&mut [0]).is_ok_and(|read| read > 0)
 }
 
 fn down(started: &Started) -> Result<()> {
