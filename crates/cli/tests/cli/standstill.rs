@@ -286,7 +286,7 @@ fn told_of_a_route_that_no_relay_has(scene: &Scene) {
     let told = Told {
         why: ("not-served", "`orders`"),
         standstill: "not-served",
-        samples: &[("postrider_partitions_unowned", &orders, 1.0), ("postrider_outbox_pending", &orders, 1.0)],
+        samples: &[("postrider_partitions_unowned", &orders, 0.0), ("postrider_outbox_pending", &orders, 1.0)],
     };
     scene.assert_told(&id, &told);
 }

@@ -135,7 +135,10 @@ impl Families {
             ),
             parked_keys: add.plain("parked_keys", "Keys that wait for an operator because their head is dead"),
             route_paused: add.plain("route_paused", "1 while an operator has paused the route"),
-            lanes_unowned: add.plain("partitions_unowned", "Lanes of the route that no node owns"),
+            lanes_unowned: add.plain(
+                "partitions_unowned",
+                "Lanes that no node owns although a live one has the route; 0 if none has it",
+            ),
             nodes: add.plain("nodes", "Live nodes"),
             log_records: add.plain("log_records", "Records in the log, delivered ones included"),
             unrouted: add.plain(

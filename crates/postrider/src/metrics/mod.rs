@@ -196,6 +196,7 @@ impl StoreMetrics {
         }
         for route in &overview.routes {
             self.show_route(route);
+            self.show_unowned(overview, route);
         }
         for group in dead {
             shown.dead.insert((group.route.to_string(), group.code.clone()));
@@ -297,8 +298,14 @@ impl StoreMetrics {
         families.held.get_or_create(&labels).set(signed(route.parked.held));
         families.parked_keys.get_or_create(&labels).set(signed(route.parked.blocking));
         families.route_paused.get_or_create(&labels).set(i64::from(route.paused.is_some()));
-        let unowned = route.lanes.iter().filter(|lane| lane.owner.is_none()).count();
-        families.lanes_unowned.get_or_create(&labels).set(signed(unowned as u64));
+    }
+
+    /// A route that no live node has is owned by nobody, and need not be: what waits for it is a finding of its own.
+    fn show_unowned(&self, overview: &Overview, route: &RouteStatus) {
+        let served_by = route.replay_of.as_ref().unwrap_or(&route.route);
+        let served = overview.nodes.iter().any(|node| node.routes.contains(served_by));
+        let unowned = route.lanes.iter().filter(|lane| served && lane.owner.is_none()).count();
+        self.shared.families.lanes_unowned.get_or_create(&self.of_route(&route.route)).set(signed(unowned as u64));
     }
 
     /// Changes what is known of an own lane, and shows its route.
@@ -375,7 +382,10 @@ impl Observer for StoreMetrics {
         let families = &self.shared.families;
         match event {
             Event::LaneAcquired { lane, .. } => {
-                families.takeovers.get_or_create(&self.of_route(&lane.route)).inc();
+                let labels = self.of_route(&lane.route);
+                families.takeovers.get_or_create(&labels).inc();
+                // From nothing: a counter that begins with 1 has never increased.
+                drop(families.stale_epoch_rejections.get_or_create(&labels));
                 self.own(lane, |lanes| {
                     lanes.insert((*lane).clone(), OwnLane::default());
                 });

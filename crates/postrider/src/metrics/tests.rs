@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     Error,
-    admin::{Actor, CauseGroup, LaneStatus, Overview, ParkedCounts, RouteStatus, Vitals},
+    admin::{Actor, CauseGroup, LaneStatus, NodeStatus, Overview, ParkedCounts, RouteStatus, Vitals},
     envelope::MessageId,
-    lease::{Epoch, LaneId},
+    lease::{Epoch, LaneId, NodeId},
     parked::Cause,
     time::Timestamp,
     transport::Outcome,
@@ -41,7 +41,16 @@ fn publish(metrics: &StoreMetrics, outcomes: &[Outcome]) {
 }
 
 fn overview(routes: Vec<RouteStatus>) -> Overview {
-    Overview { routes, nodes: Vec::new(), records: 12, at: Timestamp::now() }
+    let node = NodeStatus {
+        id: NodeId::generate(),
+        name: "here".to_owned(),
+        routes: vec!["billing".into()],
+        seen: Duration::ZERO,
+        lease_life: Duration::from_secs(30),
+        leaving: false,
+        standstills: Vec::new(),
+    };
+    Overview { routes, nodes: vec![node], records: 12, at: Timestamp::now() }
 }
 
 fn billing() -> RouteStatus {
@@ -54,7 +63,7 @@ fn billing() -> RouteStatus {
         pending: 7,
         oldest_pending_age: Some(Duration::from_millis(1500)),
         parked: ParkedCounts { scheduled: 1, retrying: 2, held: 3, dead: 4, blocking: 5 },
-        lanes: vec![lane(0, None), lane(1, Some(postrider_core::lease::NodeId::generate()))],
+        lanes: vec![lane(0, None), lane(1, Some(NodeId::generate()))],
     }
 }
 
@@ -142,6 +151,32 @@ fn the_store_is_shown_as_it_is_now() {
     );
     assert_eq!(of_route("outbox_pending"), None, "a route that was forgotten is not shown");
     assert_eq!(value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"), None);
+}
+
+#[test]
+fn a_lane_without_an_owner_counts_where_somebody_could_own_it() {
+    let metrics = shop();
+    let unowned =
+        |route: &str| value(&metrics, &format!("postrider_partitions_unowned{{store=\"shop\",route=\"{route}\"}}"));
+    let retired = RouteStatus { route: "retired".into(), ..billing() };
+    let replay = RouteStatus { route: "billing#replay-1".into(), replay_of: Some("billing".into()), ..billing() };
+    metrics.show(&overview(vec![billing(), retired, replay]), &[]);
+    assert_eq!((unowned("billing"), unowned("retired")), (Some(1.0), Some(0.0)), "no node has the retired one");
+    assert_eq!(unowned("billing#replay-1"), Some(1.0), "it is served by those who have its route");
+    metrics.show(&Overview { nodes: Vec::new(), ..overview(vec![billing()]) }, &[]);
+    assert_eq!(unowned("billing"), Some(0.0), "no node is there that could own it");
+}
+
+/// Prometheus sees an increase only between two samples.
+#[test]
+fn rejections_are_counted_from_nothing() {
+    let metrics = shop();
+    let rejections = || value(&metrics, "postrider_stale_epoch_rejections_total{store=\"shop\",route=\"billing\"}");
+    metrics.observe(&Event::LaneAcquired { lane: &lane(), epoch: Epoch(1) });
+    assert_eq!(rejections(), Some(0.0));
+    metrics.observe(&Event::LaneEnded { lane: &lane(), how: "fenced" });
+    metrics.observe(&Event::LaneAcquired { lane: &lane(), epoch: Epoch(3) });
+    assert_eq!(rejections(), Some(1.0), "the next lane takes nothing back");
 }
 
 #[test]
