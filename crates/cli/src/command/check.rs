@@ -86,7 +86,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     };
     let judged = Judged::new(arguments, &seen);
     if arguments.prometheus {
-        print(metrics(Some(&seen)));
+        print(metrics(arguments, Some(&seen)));
     } else {
         arguments.output.object(|| judged.as_json(&seen.findings), || judged.as_text(arguments, &seen.findings));
     }
@@ -119,7 +119,7 @@ fn blind(arguments: &Arguments, failure: &Failure) -> Code {
     let level = if failure.code() == Code::Usage { Level::Unknown } else { Level::Critical };
     if arguments.prometheus && level == Level::Critical {
         eprintln!("{failure}");
-        print(metrics(None));
+        print(metrics(arguments, None));
     } else {
         let told = failure.to_string().replace("\n  because: ", "; because: ");
         let told = told.strip_prefix("error: ").unwrap_or(&told);
@@ -206,9 +206,10 @@ impl Judged {
     }
 }
 
-fn metrics(seen: Option<&Seen>) -> String {
+/// Under the name that the store has in the metrics of its relays.
+fn metrics(arguments: &Arguments, seen: Option<&Seen>) -> String {
     let metrics = Metrics::new();
-    let of_store = metrics.of_store("default");
+    let of_store = metrics.of_store(&arguments.store.name());
     match seen {
         Some(Seen { overview, dead, vitals, findings, unread }) => {
             of_store.show_unrouted(unread);

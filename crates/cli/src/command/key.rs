@@ -65,13 +65,13 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Parked(arguments) => parked(arguments).await,
         Action::Resume(change) => {
             let (admin, filter, head) = change.head().await?;
-            admin.redrive(&filter, &change.actor.actor()).await?;
+            decided(admin.redrive(&filter, &change.actor.actor()).await?, &head)?;
             change.tell("redriven", &head, "is tried again", "");
             Ok(Code::Done)
         }
         Action::Skip(change) => {
             let (admin, filter, head) = change.head().await?;
-            admin.discard(&filter, &change.actor.actor()).await?;
+            decided(admin.discard(&filter, &change.actor.actor()).await?, &head)?;
             change.tell("discarded", &head, "is given up", "; its key goes on");
             Ok(Code::Done)
         }
@@ -112,6 +112,19 @@ impl Change {
             || format!("{id} {in_words} on {route}{and_then}\n"),
         );
     }
+}
+
+/// Between the look and the change somebody else may have decided about the head.
+fn decided(changed: u64, head: &ParkedRow) -> Outcome<()> {
+    if changed > 0 {
+        return Ok(());
+    }
+    let (id, route) = (head.envelope.id, &head.route);
+    let message = format!(
+        "nothing was changed: message {id} is no longer dead on {route}, somebody else was faster; \
+         `postrider why {id}` tells where it is"
+    );
+    Err(Failure::new(Code::Problem, message))
 }
 
 /// Dead rows that block what is behind them, by route and place.

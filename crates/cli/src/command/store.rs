@@ -63,6 +63,13 @@ impl StoreArguments {
         Ok(adapter.open(&place, false).await?)
     }
 
+    /// What the store is called in metrics: as the file calls it, if that is where it was found.
+    pub(crate) fn name(&self) -> String {
+        let named = |file: &Path| Some(self.chosen(&config::stores(file).ok()?).ok()?.name.clone());
+        let file = self.file().filter(|_| self.store.is_none());
+        file.and_then(named).unwrap_or_else(|| config::DEFAULT_STORE_NAME.to_owned())
+    }
+
     fn look(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
         if let Some(url) = &self.store {
             return by_url("--store", url);

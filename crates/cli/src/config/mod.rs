@@ -62,7 +62,7 @@ pub(crate) use self::{
     redis::RedisConfig,
     relay::RelayConfig,
     route::RouteConfig,
-    store::StoreConfig,
+    store::{DEFAULT_NAME as DEFAULT_STORE_NAME, StoreConfig},
     telemetry::TelemetryConfig,
     template::template,
 };

@@ -21,8 +21,8 @@ const ROUTE: &str = "postrider.route";
 pub(super) struct Common {
     pub(super) route: String,
     pub(super) system: &'static str,
-    /// Host and port of a URL that has them.
-    pub(super) server: Option<(String, u16)>,
+    /// Host and port of a URL that has them; of several servers, those of the first.
+    pub(super) server: Option<(String, Option<u16>)>,
 }
 
 /// The name of the span, and its attributes.
@@ -35,7 +35,7 @@ pub(super) fn of(common: &Common, batch: &[RecordRef]) -> (String, Vec<KeyValue>
     ];
     if let Some((host, port)) = &common.server {
         attributes.push(KeyValue::new(SERVER_ADDRESS, host.clone()));
-        attributes.push(KeyValue::new(SERVER_PORT, i64::from(*port)));
+        attributes.extend(port.map(|port| KeyValue::new(SERVER_PORT, i64::from(port))));
     }
     let topic = one_topic(batch);
     attributes.extend(topic.map(|topic| KeyValue::new(DESTINATION, topic.to_owned())));
@@ -56,15 +56,27 @@ fn one_topic(batch: &[RecordRef]) -> Option<&str> {
     batch.iter().all(|record| record.envelope.topic == first.envelope.topic).then_some(&*first.envelope.topic)
 }
 
-/// Host and port of an HTTP URL, and nothing else of it: a path may be a secret.
-pub(super) fn server(url: &str) -> Option<(String, u16)> {
+/// The ports that are meant where a URL names none.
+const USUAL_PORTS: [(&str, u16); 8] = [
+    ("https", 443),
+    ("http", 80),
+    ("nats", 4222),
+    ("amqp", 5672),
+    ("amqps", 5671),
+    ("redis", 6379),
+    ("rediss", 6379),
+    ("kafka", 9092),
+];
+
+/// Host and port of a URL, and nothing else of it: a path may be a secret. A cluster is known by the first of its servers.
+pub(super) fn server(url: &str) -> Option<(String, Option<u16>)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let authority = authority.rsplit('@').next()?;
-    let usual = if scheme == "https" { 443 } else { 80 };
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
-        _ => (authority, usual),
+    let first = authority.split(',').next()?.trim();
+    let (host, port) = match first.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port.parse().ok()?)),
+        _ => (first, USUAL_PORTS.iter().find(|(known, _)| *known == scheme).map(|(_, port)| *port)),
     };
     (!host.is_empty()).then(|| (host.trim_matches(['[', ']']).to_owned(), port))
 }
@@ -76,10 +88,19 @@ mod tests {
     #[test]
     fn a_server_is_host_and_port_and_nothing_else() {
         let cases = [
-            ("https://hooks.example.com/secret", Some(("hooks.example.com", 443))),
-            ("http://user:secret@[::1]:8080/x", Some(("::1", 8080))),
-            ("http://[::1]/x", Some(("::1", 80))),
-            ("http://localhost:81?x", Some(("localhost", 81))),
+            ("https://hooks.example.com/secret", Some(("hooks.example.com", Some(443)))),
+            ("http://user:secret@[::1]:8080/x", Some(("::1", Some(8080)))),
+            ("http://[::1]/x", Some(("::1", Some(80)))),
+            ("http://localhost:81?x", Some(("localhost", Some(81)))),
+            ("nats://broker", Some(("broker", Some(4222)))),
+            ("nats://a:4333,nats://b:4222", Some(("a", Some(4333)))),
+            ("nats://a, nats://b", Some(("a", Some(4222)))),
+            ("amqp://rabbit/shop", Some(("rabbit", Some(5672)))),
+            ("amqps://rabbit", Some(("rabbit", Some(5671)))),
+            ("redis://[::1]/0", Some(("::1", Some(6379)))),
+            ("kafka://a,b:19092", Some(("a", Some(9092)))),
+            ("kafka://a:9092,b", Some(("a", Some(9092)))),
+            ("unheard-of://a", Some(("a", None))),
             ("file:/tmp/x", None),
             ("stdout", None),
         ];

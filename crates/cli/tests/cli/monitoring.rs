@@ -72,6 +72,27 @@ fn a_check_says_one_line_and_ends_with_a_code_of_monitoring_plugins() {
 }
 
 #[test]
+fn a_check_calls_its_store_as_the_relays_do() {
+    let workplace = Workplace::new();
+    let routes = "[[route]]\nname = \"a\"\nstore = \"shop\"\ntransport = \"discard\"\n\
+                  [[route]]\nname = \"b\"\nstore = \"depot\"\ntransport = \"discard\"\n";
+    let stores = "[[store]]\nname = \"shop\"\nurl = \"sqlite:app.db\"\n\
+                  [[store]]\nname = \"depot\"\nurl = \"sqlite:none.db\"\n";
+    workplace.write("postrider.toml", format!("{stores}{routes}"));
+    drop(workplace.migrated());
+    let metrics = |arguments: &[&str]| workplace.run(&[&["check", "--prometheus"], arguments].concat()).stdout;
+    let up = |store: &str, up: u8| format!("postrider_store_up{{store=\"{store}\"}} {up}\n");
+    for (arguments, sample) in [
+        (&["--store-name", "shop"][..], up("shop", 1)),
+        (&["--store-name", "depot"], up("depot", 0)),
+        (&["--store", "sqlite:app.db"], up("default", 1)),
+    ] {
+        let told = metrics(arguments);
+        assert!(told.contains(&sample), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn top_prints_once_where_there_is_no_terminal() {
     let workplace = Workplace::new();
     workplace.migrated();

@@ -126,6 +126,7 @@ fn messages_are_listed_shown_and_traced() {
     assert_eq!(message["routes"][0], serde_json::json!({ "route": "orders", "state": "passed" }));
     assert!(message.get("payload").is_none(), "a payload is not shown unless it is asked for");
     assert_eq!(site.json(&["message", "get", &id, "--payload"])["payload"]["sequence"], 0);
+    assert!(message.get("headers").is_none(), "nor are headers: {message}");
     let text = site.run(&["message", "get", &id]).stdout;
     assert!(text.starts_with(&format!("message          {id}\nenqueued at      ")), "{text}");
     assert!(text.contains("bytes (--payload shows them)") && text.ends_with("orders  passed\n"), "{text}");
@@ -133,6 +134,15 @@ fn messages_are_listed_shown_and_traced() {
     assert!(unknown.code == 1 && unknown.stderr.contains("is not in the store"), "{unknown:?}");
 
     let dead = site.dead(&["late"]).remove(0);
+    for command in [&["message", "get", &*dead][..], &["message", "trace", &dead], &["dead", "show", &dead]] {
+        for (asked, shows) in [(None, false), (Some("--payload"), true)] {
+            let command: Vec<&str> = command.iter().copied().chain(asked).collect();
+            let (text, json) = (site.run(&command).stdout, site.json(&command).to_string());
+            assert_eq!(text.contains("header tenant"), shows, "{command:?}: {text}");
+            assert_eq!(json.contains(r#""headers":{"tenant":"7"}"#), shows, "{command:?}: {json}");
+            assert_eq!(json.contains("tenant"), shows, "{command:?}: {json}");
+        }
+    }
     let steps = site.json(&["message", "trace", &dead])["steps"].clone();
     let told: Vec<_> = steps.as_array().unwrap().iter().map(|step| step["what"].as_str().unwrap()).collect();
     assert_eq!(told, ["enqueued", "dead"], "{steps}");
@@ -282,6 +292,20 @@ fn a_key_that_stands_still_is_resumed_and_skipped() {
     });
     let nothing = site.run(&["key", "skip", "4711"]);
     assert!(nothing.code == 1 && nothing.stderr.contains("does not stand still"), "{nothing:?}");
+}
+
+#[test]
+fn a_head_that_somebody_else_decided_about_is_not_said_to_be_changed() {
+    let site = Site::new();
+    let head = site.blocking(&["4711"]).remove(0);
+    // As if it had gone between the look and the change: the row is there for the one and not for the other.
+    let connection = Connection::open(site.workplace.path("app.db")).unwrap();
+    connection.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+    let stubborn = "CREATE TRIGGER faster BEFORE DELETE ON postrider_parked BEGIN SELECT RAISE(IGNORE); END";
+    connection.execute(stubborn, []).unwrap();
+    let late = site.run(&["key", "skip", "4711"]);
+    let told = format!("error: nothing was changed: message {head} is no longer dead on orders");
+    assert!(late.code == 1 && late.stdout.is_empty() && late.stderr.starts_with(&told), "{late:?}");
 }
 
 #[test]

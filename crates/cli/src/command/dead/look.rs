@@ -110,7 +110,7 @@ pub(crate) struct Show {
     /// The message.
     #[arg(value_name = "MESSAGE ID")]
     id: MessageId,
-    /// Shows the payload too.
+    /// Shows headers and payload too.
     #[arg(long)]
     payload: bool,
     #[command(flatten)]

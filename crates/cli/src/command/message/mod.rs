@@ -29,7 +29,7 @@ pub(crate) struct One {
     /// The message.
     #[arg(value_name = "MESSAGE ID")]
     id: MessageId,
-    /// Shows the payload too.
+    /// Shows headers and payload too.
     #[arg(long)]
     payload: bool,
     #[command(flatten)]

@@ -61,8 +61,8 @@ pub(super) async fn run(one: &One) -> Outcome {
             }
             let mut text = format!("message {} ({})\n{table}", one.id, printable(&envelope.name));
             if one.payload {
-                let lines = envelope::as_lines(envelope, true);
-                text.extend(lines.last().map(|(name, value)| format!("{name}: {}\n", printable(value))));
+                let lines = envelope::contents_as_lines(envelope, true);
+                text.extend(lines.iter().map(|(name, value)| format!("{}: {}\n", printable(name), printable(value))));
             }
             findings.iter().for_each(|finding| text.push_str(&in_lines(finding)));
             text
