@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 29] = [
+pub const CODES: [(&str, &str); 31] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -104,7 +104,7 @@ pub const CODES: [(&str, &str); 29] = [
     ("sequence-altered", "the numbers of the log are not drawn one by one any more; no relay reads"),
     ("standby", "the server is a standby, which takes no writes"),
     ("store-failed", "the store could be reached and failed"),
-    ("store-locked", "another connection keeps the only write lock"),
+    ("store-locked", "another connection keeps a lock that others wait for; on SQLite the only write lock"),
     ("store-missing", "there is no such database yet, or its path is mistyped"),
     ("store-refused", "the store refuses us, or its schema is of another version"),
     ("store-unreachable", "the store cannot be reached"),
@@ -114,6 +114,8 @@ pub const CODES: [(&str, &str); 29] = [
         "transactions-long",
         "the server lets transactions be open for longer than a scan of the collection reaches back, should it have to",
     ),
+    ("trigger-missing", "the trigger that notes new messages is gone: what is enqueued without it is never read"),
+    ("unnoted-messages", "the trigger has missed messages, so nobody reads them"),
     ("viewer", "the role may look and change nothing, so a relay cannot run with it"),
 ];
 
