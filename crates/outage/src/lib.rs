@@ -1,14 +1,14 @@
 //! The whole way through an outage: a SQLite store, the relay, and a transport to a real broker that goes away and comes
 //! back. Nothing may be lost, order is kept per key, and no message pays for an outage with an attempt.
 //!
-//! A transport's `tests/outage.rs` runs a scenario with its publisher, reads what arrived, and has it judged:
+//! A transport's `tests/outage.rs` runs a scenario with its publisher, and has judged what arrived, which is read at the end:
 //!
 //! ```no_run
 //! # async fn example(publisher: impl postrider_core::transport::Publisher + 'static, server: &str) {
 //! # async fn events() -> Vec<postrider_core::cloudevents::Received> { Vec::new() }
 //! let proxy = postrider_testkit::fault::Proxy::to(server).await;
 //! let place = postrider_outage::through_a_bad_network(publisher, &proxy).await;
-//! place.judge(&events().await).await;
+//! place.judge(events).await;
 //! # }
 //! ```
 //!
@@ -25,6 +25,7 @@ mod certificates;
 mod numbers;
 mod place;
 mod receiver;
+mod recorder;
 mod told;
 
 use std::time::Duration;

@@ -1,19 +1,21 @@
 //! Where an outage is lived through: a store, a relay that publishes from it, and what was committed so far.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use postrider::{Outbox, Relay, Route, relay::RelayHandle};
-use postrider_core::{cloudevents::Received, transport::Publisher};
+use postrider_core::{cloudevents::Received, envelope::MessageId, transport::Publisher};
 use postrider_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::{
     numbers::{self, PATIENCE, ROUND},
+    recorder::{Doubts, Recorder},
     told::Told,
 };
 
@@ -24,6 +26,7 @@ pub struct Place {
     store: SqliteStore,
     handle: RelayHandle,
     told: Arc<Told>,
+    doubts: Doubts,
     running: JoinHandle<postrider::Result<()>>,
     committed: usize,
 }
@@ -37,13 +40,14 @@ impl Place {
         let folder = tempfile::tempdir().expect("a directory of its own");
         let path = folder.path().join("shop.db");
         let store = SqliteStore::open(&path).await.expect("open a fresh store");
+        let (publisher, doubts) = Recorder::new(publisher);
         let route = Route::new("broker", publisher).breaker(Duration::from_millis(10), Duration::from_millis(100));
         let told = Arc::new(Told::default());
         let relay = Relay::builder(Arc::new(store.clone())).route(route).observer(Arc::clone(&told) as _);
         let relay = relay.build().expect("a relay with one route");
         let handle = relay.handle();
         let running = tokio::spawn(relay.run());
-        Self { _folder: folder, path, store, handle, told, running, committed: 0 }
+        Self { _folder: folder, path, store, handle, told, doubts, running, committed: 0 }
     }
 
     /// Commits a round of messages over all keys, each in its own transaction.
@@ -75,17 +79,23 @@ impl Place {
         self.until("the breaker opens", || self.openings() >= times).await;
     }
 
-    /// Ends the relay and judges what arrived, given in the order of arrival.
+    /// Ends the relay, reads what arrived, in the order of arrival, and judges it.
     ///
     /// # Panics
-    /// If something is missing, out of order, was rejected or given up, or if more arrived again than was sent again: what the
-    /// broker has acknowledged must not go out twice.
-    pub async fn judge(self, arrived: &[Received]) {
+    /// If something is missing, out of order, was rejected or given up, or if a message arrived more often than it can have
+    /// been taken: what the broker has acknowledged must not go out twice.
+    pub async fn judge(self, arrived: impl AsyncFnOnce() -> Vec<Received>) {
         self.handle.drain();
         self.running.await.expect("the relay does not panic").expect("the relay ends well");
-        let again = arrived.len().saturating_sub(self.committed);
-        let bound = self.told.doubtful();
-        assert!(again <= bound, "{again} arrived again, and no more than {bound} were sent again");
+        let arrived = arrived().await;
+        let mut times: BTreeMap<MessageId, usize> = BTreeMap::new();
+        for event in &arrived {
+            *times.entry(event.envelope.id).or_default() += 1;
+        }
+        for (id, times) in times {
+            let bound = 1 + self.doubts.of(id);
+            assert!(times <= bound, "{id} arrived {times} times, and can have been taken {bound} times");
+        }
         let arrived = arrived.iter().map(|event| &event.envelope);
         assert_eq!(
             numbers::first_arrivals(arrived),

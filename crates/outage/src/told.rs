@@ -1,18 +1,13 @@
-//! What a relay tells of an outage: when it saw one, which messages paid for it, and which had to go again.
+//! What a relay tells of an outage: when it saw one, and which messages paid for it.
 
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Mutex, MutexGuard};
 
-use postrider::relay::events::{Event, Observer, Progress};
-use postrider_core::{lease::LaneId, transport::Outcome};
+use postrider::relay::events::{Event, Observer};
 
-/// Remembers what opened the breaker, what was rejected or given up, and how many publishes did not come back as durable.
+/// Remembers what opened the breaker, and what was rejected or given up.
 #[derive(Default)]
 pub(crate) struct Told {
     lines: Mutex<Vec<String>>,
-    doubtful: AtomicUsize,
 }
 
 impl Observer for Told {
@@ -25,13 +20,6 @@ impl Observer for Told {
         };
         self.lines().push(told);
     }
-
-    fn progress(&self, _: &LaneId, progress: &Progress<'_>) {
-        if let Progress::Published { outcomes, .. } = progress {
-            let doubtful = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Durable)).count();
-            self.doubtful.fetch_add(doubtful, Ordering::SeqCst);
-        }
-    }
 }
 
 impl Told {
@@ -43,11 +31,6 @@ impl Told {
     /// All of it, for people.
     pub(crate) fn shown(&self) -> String {
         self.lines().join(", ")
-    }
-
-    /// How many messages were handed over and did not come back as durable: each of them may arrive twice.
-    pub(crate) fn doubtful(&self) -> usize {
-        self.doubtful.load(Ordering::SeqCst)
     }
 
     fn lines(&self) -> MutexGuard<'_, Vec<String>> {

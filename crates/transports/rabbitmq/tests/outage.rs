@@ -32,7 +32,7 @@ async fn a_bad_network_loses_nothing_and_keeps_the_order() {
     let proxy = Proxy::to(&address()).await;
     let publisher = publisher(&format!("amqp://{}", proxy.address()), &own);
     let place = postrider_outage::through_a_bad_network(publisher, &proxy).await;
-    place.judge(&own.events().await).await;
+    place.judge(async || own.events().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +46,7 @@ async fn a_broker_that_ends_loses_nothing_that_was_confirmed() {
     server.stop();
     server.restart();
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
-    place.judge(&own.events().await).await;
+    place.judge(async || own.events().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,7 +40,7 @@ async fn a_bad_network_loses_nothing_and_keeps_the_order() {
     let proxy = Proxy::to(url().trim_start_matches("redis://")).await;
     let publisher = publisher(&format!("redis://{}", proxy.address()), &own);
     let place = postrider_outage::through_a_bad_network(publisher, &proxy).await;
-    place.judge(&own.events().await).await;
+    place.judge(async || own.events().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +50,7 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let url = format!("redis://{}", server.address());
     let own = Own::on(&url);
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
-    place.judge(&own.events().await).await;
+    place.judge(async || own.events().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
