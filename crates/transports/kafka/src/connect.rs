@@ -176,19 +176,20 @@ impl Connection {
     }
 
     /// After a message was not acknowledged in time: what is wrong with its topic, if anything is.
-    pub(crate) async fn ailment(&self, live: &Arc<Live>, name: &str) -> Option<Outcome> {
-        match self.ask(live, vec![name.to_owned()], topics::look_up).await {
-            Err(cause) => Some(Outcome::Unavailable(cause)),
-            Ok(found) => found.into_values().find_map(|topic| match topic {
-                Topic::There => None,
-                Topic::Unwell(cause) => Some(Outcome::Unavailable(cause)),
-                Topic::Refused(code) => Some(error::outcome(code, name)),
-                Topic::Missing => {
-                    live.forget(name);
-                    Some(Outcome::Unknown(Cause::new("no-topic", format!("the topic {name} is gone"))))
-                }
-            }),
-        }
+    ///
+    /// # Errors
+    /// Why the cluster does not answer.
+    pub(crate) async fn ailment(&self, live: &Arc<Live>, name: &str) -> Result<Option<Outcome>, Cause> {
+        let found = self.ask(live, vec![name.to_owned()], topics::look_up).await?;
+        Ok(found.into_values().find_map(|topic| match topic {
+            Topic::There => None,
+            Topic::Unwell(cause) => Some(Outcome::Unavailable(cause)),
+            Topic::Refused(code) => Some(error::outcome(code, name)),
+            Topic::Missing => {
+                live.forget(name);
+                Some(Outcome::Unknown(Cause::new("no-topic", format!("the topic {name} is gone"))))
+            }
+        }))
     }
 
     /// The client at work, if there is one; the next publish would make another.

@@ -41,6 +41,7 @@
 //! **Receiving** is [`KafkaSubscriber`], in a consumer group. Topics are made only when asked to.
 
 mod access;
+mod ailments;
 mod committer;
 mod connect;
 mod context;

@@ -26,6 +26,7 @@ use tokio::{
 
 use crate::{
     access::Access,
+    ailments::Ailments,
     connect::{Care, Connection, Live},
     context::Slot,
     error, mapping,
@@ -102,8 +103,8 @@ impl Builder {
         self
     }
 
-    /// How long an acknowledgement may take, the client's own repetitions included, before the outcome counts as unknown.
-    /// Default 10 s. Keep it below half of the route's `publish_timeout`.
+    /// How long an acknowledgement may take, the client's own repetitions included, before the message counts as not gone
+    /// through. Default 10 s. Keep it below half of the route's `publish_timeout`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -347,8 +348,7 @@ impl KafkaPublisher {
         answers: Vec<(usize, Answer)>,
         outcomes: &mut [Option<Outcome>],
     ) {
-        let mut ailments: BTreeMap<String, Option<Outcome>> = BTreeMap::new();
-        let mut silent: Option<Outcome> = None;
+        let mut ailments = Ailments::default();
         for (index, answer) in answers {
             let code = match answer {
                 Answer::Acknowledged => {
@@ -366,18 +366,10 @@ impl KafkaPublisher {
             match code {
                 // The client repeats what may go better by itself, so this may have a reason that it does not tell.
                 Code::MessageTimedOut => {
-                    if !ailments.contains_key(&*topic) {
-                        // Where nobody answers, nobody is asked once more for each topic.
-                        let ailment = match &silent {
-                            Some(silent) => Some(silent.clone()),
-                            None => self.together.ailment(live, &topic).await,
-                        };
-                        silent = ailment.clone().filter(|ailment| matches!(ailment, Outcome::Unavailable(_)));
-                        ailments.insert(topic.to_string(), ailment);
+                    if ailments.is_open(&topic) {
+                        ailments.note(&topic, self.together.ailment(live, &topic).await);
                     }
-                    if let Some(Some(known)) = ailments.get(&*topic) {
-                        outcome = known.clone();
-                    }
+                    outcome = ailments.of(&topic).unwrap_or(outcome);
                 }
                 Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => live.forget(&topic),
                 _ => {}

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) sender: UnboundedSender<Result<Item>>,
     pub(crate) stopped: AtomicBool,
     pub(crate) paused: AtomicBool,
+    /// Whether an error waits to be received.
+    told: AtomicBool,
     state: Mutex<State>,
     room: Condvar,
 }
@@ -65,8 +67,8 @@ pub(crate) struct State {
 
 impl Shared {
     pub(crate) fn new(prefetch: usize, sender: UnboundedSender<Result<Item>>) -> Self {
-        let (stopped, paused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { prefetch, sender, stopped, paused, state: Mutex::default(), room: Condvar::new() }
+        let (stopped, paused, told) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        Self { prefetch, sender, stopped, paused, told, state: Mutex::default(), room: Condvar::new() }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -83,6 +85,18 @@ impl Shared {
         self.state().waiting += 1;
         // Nobody receives any more: it is not committed, so it is not lost.
         drop(self.sender.send(Ok(item)));
+    }
+
+    /// Puts an error where it is received from, unless one waits there: one is as good as a hundred.
+    fn tell(&self, error: Error) {
+        if !self.told.swap(true, Ordering::AcqRel) {
+            drop(self.sender.send(Err(error)));
+        }
+    }
+
+    /// An error was taken from there.
+    pub(crate) fn heard(&self) {
+        self.told.store(false, Ordering::Release);
     }
 
     fn is_stopped(&self) -> bool {
@@ -177,7 +191,7 @@ fn read(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
             }
             Some(Err(error)) => {
                 if let Some(error) = tell(consumer, error) {
-                    drop(shared.sender.send(Err(error)));
+                    shared.tell(error);
                 }
             }
             None => {}
@@ -239,6 +253,19 @@ mod tests {
         assert!(receiver.try_recv().is_ok());
         shared.state().waiting -= 1;
         assert!(shared.has_room(Duration::ZERO));
+    }
+
+    #[test]
+    fn errors_do_not_heap_up_while_nobody_receives() {
+        let (shared, mut receiver) = shared(1);
+        for _ in 0..100 {
+            shared.tell(Error::new(ErrorKind::Unavailable, "no broker can be reached"));
+        }
+        assert!(receiver.try_recv().unwrap().is_err());
+        assert!(receiver.try_recv().is_err(), "one is as good as a hundred");
+        shared.heard();
+        shared.tell(Error::new(ErrorKind::Unavailable, "still none"));
+        assert!(receiver.try_recv().unwrap().is_err());
     }
 
     #[test]

@@ -225,7 +225,8 @@ impl KafkaSubscriber {
         // Ends with a message that still is ours, or with an error.
         let first = loop {
             let next = receiver.recv().await.ok_or_else(ended)?;
-            if let Some(item) = self.ours(next?) {
+            let item = next.inspect_err(|_| self.shared.heard())?;
+            if let Some(item) = self.ours(item) {
                 break item;
             }
         };
@@ -234,7 +235,11 @@ impl KafkaSubscriber {
         while taken.len() < max {
             match receiver.try_recv() {
                 Ok(Ok(item)) => taken.extend(self.ours(item)),
-                _ => break,
+                Ok(Err(_)) => {
+                    self.shared.heard();
+                    break;
+                }
+                Err(_) => break,
             }
         }
         let mut out = self.out();
