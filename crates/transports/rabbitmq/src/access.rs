@@ -11,7 +11,7 @@ use postrider_core::{Error, ErrorKind, Result, parked::Cause, percent};
 use tokio::time::timeout;
 use url::Url;
 
-use crate::error;
+use crate::{error, line};
 
 /// How often both sides say that they are there, in seconds. A half-open connection lives no longer than twice that.
 const HEARTBEAT: u16 = 10;
@@ -80,9 +80,7 @@ impl Access {
             if server.scheme == AMQPScheme::AMQPS {
                 choose_cryptography();
             }
-            let runtime = lapin::runtime::default_runtime().map_err(|e| Cause::new("connect", e))?;
-            let connecting = Connection::connect_uri_with_config(server.clone(), properties, self.tls.clone(), runtime);
-            match timeout(patience, connecting).await {
+            match timeout(patience, line::connect(server, properties, self.tls.clone())).await {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error::connecting(&error, &self.shown()),
                 Err(_) => last = Cause::new("connect-timeout", format!("{} does not answer", self.shown())),

@@ -45,6 +45,7 @@ mod access;
 mod confirm;
 mod connect;
 mod error;
+mod line;
 mod mapping;
 mod publisher;
 mod reader;

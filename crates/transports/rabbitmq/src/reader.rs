@@ -10,7 +10,7 @@ use lapin::{
     types::FieldTable,
 };
 use postrider_core::{Error, ErrorKind, Result};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     error, mapping,
@@ -89,7 +89,7 @@ fn item(shared: &Shared, session: u64, delivery: Delivery) -> Item {
     let place = if key.is_empty() { &shared.queue } else { key };
     let attempt = mapping::attempt(&delivery.properties, delivery.redelivered);
     let envelope = mapping::envelope(place, &delivery.properties, delivery.data.into());
-    Item { session, envelope, attempt, acker: delivery.acker }
+    Item { session, envelope, attempt, delivered_at: Instant::now(), acker: delivery.acker }
 }
 
 /// What the server says no to for good is told from what passes.

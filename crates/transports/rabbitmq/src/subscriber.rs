@@ -30,7 +30,7 @@ use postrider_core::{
 use tokio::{
     sync::{Mutex, mpsc},
     task::{JoinHandle, JoinSet},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -39,8 +39,8 @@ use crate::{
     topology::{Queue, QueueKind, Topology},
 };
 
-/// How long a message may wait here for later. A server ends a consumer that has not answered a message for half an hour
-/// (`consumer_timeout`), and gives all of its messages out again: before their time.
+/// How long a message may be here, from its delivery to the end of its wait for later. A server ends a consumer that has not
+/// answered a message for half an hour (`consumer_timeout`), and gives all of its messages out again: before their time.
 const LATER_MAX: Duration = Duration::from_mins(25);
 
 /// Settings of a [`RabbitmqSubscriber`].
@@ -150,6 +150,8 @@ pub(crate) struct Item {
     pub(crate) session: u64,
     pub(crate) envelope: Envelope,
     pub(crate) attempt: u32,
+    /// When the server has delivered it.
+    pub(crate) delivered_at: Instant,
     pub(crate) acker: Acker,
 }
 
@@ -255,18 +257,14 @@ impl Subscriber for RabbitmqSubscriber {
     }
 
     /// For good: the server drops it, or gives it to the queue's dead-letter exchange if it has one. For later: it waits here;
-    /// if this subscriber or its connection ends before, the server gives it out again. That is for 25 minutes at most; a longer
-    /// wait is refused as [`ErrorKind::Invalid`], and the delivery is still out.
+    /// if this subscriber or its connection ends before, the server gives it out again. That is for 25 minutes at most after the
+    /// server has delivered it, earlier waits included; a longer wait is refused as [`ErrorKind::Invalid`], and the delivery is
+    /// still out.
     fn reject(&self, receipt: Receipt, requeue: Requeue) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            if let Requeue::After(wait) = requeue
-                && wait > LATER_MAX
-            {
-                return Err(Error::invalid(
-                    "a RabbitMQ server takes a message back that is kept for half an hour; let it wait for less, or schedule it",
-                )
-                .with("seconds", wait.as_secs())
-                .with("seconds_max", LATER_MAX.as_secs()));
+            if let Requeue::After(wait) = requeue {
+                let delivered_at = self.shared.state().out.get(&receipt.0).map(|item| item.delivered_at);
+                check_wait(delivered_at.map_or(Duration::ZERO, |at| at.elapsed()), wait)?;
             }
             let Some(item) = self.shared.state().out.remove(&receipt.0) else { return Err(unknown_delivery()) };
             let Requeue::After(wait) = requeue else {
@@ -284,6 +282,18 @@ impl Subscriber for RabbitmqSubscriber {
             Ok(())
         })
     }
+}
+
+/// Whether a message that has been here for so long may wait for so much longer.
+fn check_wait(age: Duration, wait: Duration) -> Result<()> {
+    if wait.is_zero() || age.saturating_add(wait) <= LATER_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "a RabbitMQ server takes a message back that is kept for half an hour; let it wait for less, or schedule it",
+    )
+    .with("seconds", wait.as_secs())
+    .with("seconds_max", LATER_MAX.saturating_sub(age).as_secs()))
 }
 
 fn answered(answer: lapin::Result<bool>) -> Result<()> {
@@ -305,5 +315,22 @@ impl Drop for RabbitmqSubscriber {
     /// The connection ends with the reader, and the server has everything again that was not answered.
     fn drop(&mut self) {
         self.reading.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_waited_before_may_wait_for_less() {
+        let minutes = Duration::from_mins;
+        assert!(check_wait(Duration::ZERO, LATER_MAX).is_ok());
+        assert!(check_wait(minutes(20), minutes(5)).is_ok());
+        let refused = check_wait(minutes(20), minutes(6)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains("300"), "how long it still may: {refused}");
+        assert!(check_wait(minutes(26), minutes(1)).is_err());
+        assert!(check_wait(minutes(26), Duration::ZERO).is_ok(), "it does not wait");
     }
 }

@@ -24,6 +24,10 @@ use postrider_testkit::{
 use postrider_transport_rabbitmq::{Access, Builder, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
 
 use support::{Own, address, url};
+use tokio::io::AsyncReadExt;
+
+/// Longer than anything here takes on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn builder() -> Builder {
     RabbitmqPublisher::builder(Access::new(&url()).unwrap())
@@ -139,6 +143,28 @@ async fn a_message_that_is_too_large_is_rejected_alone() {
     let outcomes: Vec<String> = publisher.publish(batch.iter().map(record).collect()).await.iter().map(shown).collect();
     assert_eq!(outcomes, ["durable", "rejected too-large", "rejected too-large", "durable"]);
     assert_eq!(own.events().await.len(), 2);
+}
+
+/// Each attempt to connect has a socket, and the client a thread for it. They end with the attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_says_nothing_is_hung_up_on() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let access = Access::new(&format!("amqp://{}", listener.local_addr().unwrap())).unwrap();
+    let publisher = RabbitmqPublisher::builder(access).exchange("e").timeout(Duration::from_millis(200));
+    let publisher = publisher.build().unwrap();
+    let mut accepted = Vec::new();
+    for _ in 0..5 {
+        assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable connect-timeout");
+        accepted.push(listener.accept().await.unwrap().0);
+    }
+    for mut socket in accepted {
+        let ended = tokio::time::timeout(PATIENCE, async {
+            // What the client has said, and then that it is gone.
+            let mut said = [0; 64];
+            while socket.read(&mut said).await.is_ok_and(|length| length > 0) {}
+        });
+        ended.await.expect("nobody keeps a socket to a server that does not answer");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
