@@ -233,12 +233,13 @@ async fn what_is_acknowledged_does_not_come_again() {
     }
     let connections = proxy.connections();
     proxy.reset();
-    proxy.set(Traffic::Flowing);
     let begun = Instant::now();
     while proxy.connections() == connections {
         assert!(begun.elapsed() < PATIENCE, "the subscriber connects again");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    // Not before: what still is in the network would go on its way.
+    proxy.set(Traffic::Flowing);
     let answer = timeout(2 * PATIENCE, acknowledging).await.expect("it has a time limit");
     let stream = own.jetstream.get_stream(&own.name).await.unwrap();
     let out = stream.consumer_info(CONSUMER).await.unwrap().num_ack_pending;
