@@ -13,7 +13,7 @@ use crate::{
     enlist::Batch,
     envelope::{Envelope, MessageId},
     error::{Error, ErrorKind, Result},
-    lease::{Epoch, LaneId, NodeId, ReplayFilter},
+    lease::{Epoch, LaneId, NodeId, Order, ReplayFilter},
     parked::{Ordinal, ParkedState},
     standstill::Standstill,
     time::Timestamp,
@@ -70,6 +70,8 @@ pub struct RouteStatus {
     pub replay_of: Option<Arc<str>>,
     /// Its topics, as text.
     pub topics: String,
+    /// How it keeps order.
+    pub order: Order,
     /// Paused by whom, if it is.
     pub paused: Option<Actor>,
     /// Records that match and that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].

@@ -6,8 +6,8 @@ use postrider_core::{
     Result,
     admin::{AuditEntry, MessageTrace, Overview, ParkedFilter, ParkedRow, StoreAdmin},
     envelope::MessageId,
-    lease::LaneId,
-    parked::ParkedState,
+    lease::{LaneId, Order},
+    parked::{Ordinal, ParkedState},
     standstill::Reason,
 };
 
@@ -19,8 +19,8 @@ const ACTS_MAX: u32 = 1_000;
 /// From this age on an open transaction is named to whoever looks for a message that is not there.
 const OPEN_FOR_LONG: Duration = Duration::from_secs(1);
 
-/// Rows of one key that are looked at for its head.
-const LINE_ROWS_MAX: u32 = 100;
+/// Dead rows that are looked at together for the head of a line.
+const PAGE_ROWS: u32 = 100;
 
 pub(super) async fn explain(
     admin: &dyn StoreAdmin,
@@ -198,7 +198,7 @@ async fn parked(
             let next = row.due_in.map_or_else(String::new, |wait| format!("; next attempt in {}", in_words(wait)));
             Finding::of(route, "retrying", format!("it was refused and will be tried again {after}{next}"))
         }
-        ParkedState::Held => held(admin, row).await?,
+        ParkedState::Held => held(admin, row, overview).await?,
     };
     // A row whose time has come, or that only waits for its key, goes no further than its route does.
     let mut findings = match overview.routes.iter().find(|status| status.route == *route) {
@@ -210,26 +210,57 @@ async fn parked(
     Ok(findings)
 }
 
-async fn held(admin: &dyn StoreAdmin, row: &ParkedRow) -> Result<Finding> {
-    let key = row.envelope.key.as_ref().map(ToString::to_string);
-    let line = ParkedFilter { route: Some(row.route.to_string()), key: key.clone(), ..ParkedFilter::default() };
-    let mut rows = admin.parked(&line, None, LINE_ROWS_MAX).await?;
-    if !rows.iter().any(|other| other.head) {
-        // In total order the head may have another key, or none.
-        let whole = ParkedFilter { key: None, ..line };
-        rows = admin.parked(&whole, None, LINE_ROWS_MAX).await?;
+async fn held(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) -> Result<Finding> {
+    let held = |what: String| Finding::of(&row.route, "held", what);
+    if row.head {
+        return Ok(held("those that it was held behind are gone: it goes as soon as it is its turn".to_owned()));
     }
-    let behind = key.map_or_else(|| "the route keeps total order".to_owned(), |key| format!("key `{key}`"));
-    let Some(head) = rows.iter().find(|other| other.head) else {
-        return Ok(Finding::of(&row.route, "held", format!("it waits behind an earlier message ({behind})")));
+    let total = overview.routes.iter().any(|status| status.route == row.route && status.order == Order::Total);
+    let key = row.envelope.key.as_ref().map(ToString::to_string).filter(|_| !total);
+    let behind = key.as_ref().map_or_else(|| "the route keeps total order".to_owned(), |key| format!("key `{key}`"));
+    let head = match total || key.is_some() {
+        true => head_before(admin, row, key).await?,
+        // Kept in total order until a moment ago; whose line it is in now cannot be told.
+        false => None,
     };
+    let Some(head) = head else { return Ok(held(format!("it waits behind an earlier message ({behind})"))) };
     let cause = head.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(", {code}: {detail}"));
-    let what = format!("it is held behind message {} ({behind}), which is {}{cause}", head.envelope.id, head.state);
-    let finding = Finding::of(&row.route, "held", what);
+    let finding =
+        held(format!("it is held behind message {} ({behind}), which is {}{cause}", head.envelope.id, head.state));
     Ok(match head.state {
         ParkedState::Dead => finding.fix(advice(&row.route, head.envelope.id)),
         _ => finding.fix(format!("postrider why {}", head.envelope.id)),
     })
+}
+
+/// The head of the line that a row stands in: of its key, or of the whole route (`None`). Scheduled rows stand in no line, and
+/// there may be any number of them before the head, so they are not asked for. All that are held or retrying stand in line,
+/// so only the first of them can be the head. Of the dead some block and some do not: they are looked through.
+async fn head_before(admin: &dyn StoreAdmin, row: &ParkedRow, key: Option<String>) -> Result<Option<ParkedRow>> {
+    let line = |state| ParkedFilter {
+        route: Some(row.route.to_string()),
+        key: key.clone(),
+        state: Some(state),
+        ordinals: Some(Ordinal(0)..=row.ordinal),
+        ..ParkedFilter::default()
+    };
+    for state in [ParkedState::Held, ParkedState::Retrying] {
+        let first = admin.parked(&line(state), None, 1).await?.into_iter().find(|first| first.head);
+        if first.is_some() {
+            return Ok(first);
+        }
+    }
+    let dead = line(ParkedState::Dead);
+    let mut after = None;
+    // Ends with the head, or with the last of the dead before the row.
+    loop {
+        let page = admin.parked(&dead, after, PAGE_ROWS).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        after = Some((Arc::clone(&last.route), last.ordinal));
+        if let Some(head) = page.into_iter().find(|dead| dead.head) {
+            return Ok(Some(head));
+        }
+    }
 }
 
 fn advice(route: &Arc<str>, head: MessageId) -> String {

@@ -59,6 +59,7 @@ fn billing() -> RouteStatus {
         route: "billing".into(),
         replay_of: None,
         topics: "**".to_owned(),
+        order: postrider_core::lease::Order::Key,
         paused: Some(Actor::new("anna")),
         pending: 7,
         oldest_pending_age: Some(Duration::from_millis(1500)),

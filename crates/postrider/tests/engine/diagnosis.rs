@@ -6,6 +6,7 @@ use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{
         admin::{Actor, ParkedFilter},
+        lease::Order,
         retry::RetryPolicy,
         standstill::Reason,
         time::Timestamp,
@@ -28,6 +29,8 @@ on_every_store!(
     a_scheduled_message_says_when,
     a_refused_message_says_how_often_and_why,
     a_dead_message_and_those_behind_it_are_told_apart,
+    a_held_message_names_the_head_of_its_own_key_however_many_are_scheduled_before_it,
+    in_total_order_a_held_message_names_the_head_of_another_key,
     a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for,
     a_limit_that_keeps_the_cursor_is_named,
     a_message_without_an_answer_is_named,
@@ -195,6 +198,47 @@ async fn a_message_without_an_answer_is_named(place: Place) {
     let finding = finding(&place, id, "attempted").await;
     assert!(finding.what.contains("has no answer from the destination yet"), "{finding:?}");
     relay.crash().await;
+}
+
+/// What is scheduled is parked before the head and stands in no line; another key has a dead head of its own.
+async fn a_held_message_names_the_head_of_its_own_key_however_many_are_scheduled_before_it(place: Place) {
+    const SCHEDULED: u64 = 120;
+    let broker = Broker::new();
+    broker.reject(&["a1", "b1"]);
+    let dead_at_once = |label: &str| Envelope { attempts_max: Some(1), ..message(label) };
+    let later = Timestamp::now().saturating_add(Duration::from_hours(2));
+    place.commit(vec![dead_at_once("a1")]);
+    place.commit((0..SCHEDULED).map(|_| Envelope { deliver_at: Some(later), ..message("b0") }).collect());
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("all of these to be parked", async || {
+        let parked = place.status("all").await.parked;
+        (parked.dead, parked.scheduled) == (1, SCHEDULED)
+    })
+    .await;
+    let head = dead_at_once("b1");
+    let head_id = head.id;
+    place.commit(vec![head]);
+    let held = one(&place, "b2");
+    let found = finding(&place, held, "held").await;
+    assert!(found.what.contains(&format!("message {head_id} (key `b`), which is dead")), "{found:?}");
+    assert!(found.fix.unwrap().contains(&format!("--id {head_id}")));
+    relay.drained().await;
+}
+
+async fn in_total_order_a_held_message_names_the_head_of_another_key(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1"]);
+    let head = Envelope { attempts_max: Some(1), ..message("a1") };
+    let head_id = head.id;
+    place.commit(vec![head]);
+    let held = one(&place, "b1");
+    let relay = Running::start(&place.log, [route("all", &broker).order(Order::Total)]);
+    let found = finding(&place, held, "held").await;
+    assert!(
+        found.what.contains(&format!("message {head_id} (the route keeps total order), which is dead")),
+        "{found:?}"
+    );
+    relay.drained().await;
 }
 
 async fn a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for(place: Place) {

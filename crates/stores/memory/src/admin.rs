@@ -237,6 +237,7 @@ impl State {
             route: Arc::clone(name),
             replay_of: route.reader.replay.as_ref().map(|replay| Arc::clone(&replay.of)),
             topics: route.reader.topics.to_string(),
+            order: route.reader.order,
             paused: route.paused.clone(),
             pending,
             oldest_pending_age,

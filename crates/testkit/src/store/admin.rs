@@ -8,7 +8,7 @@ use postrider_core::{
     browse::TopicPage,
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
-    lease::{Node, NodeId, ReplayFilter, RouteSpec},
+    lease::{Node, NodeId, Order, ReplayFilter, RouteSpec},
     limits::Limits,
     log::Settlement,
     parked::{Cause, Parked, ParkedState},
@@ -91,13 +91,16 @@ pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
     let topics = TopicFilter::new(["a.*", "b"]).expect("a good filter");
     let second = RouteSpec { topics, lanes: 2, ..route("s") };
     let mut owner = Owner::of(&*store, &route("r")).await;
-    store.log().register(&owner.node, &[second]).await.expect("register");
+    let third = RouteSpec { order: Order::Total, ..route("t") };
+    store.log().register(&owner.node, &[second, third]).await.expect("register");
     let states =
         [Parked::Scheduled { after: HOUR }, retrying(HOUR), Parked::Held, Parked::Held, dead(true), dead(false)];
     owner.park(&*store, states.into_iter().enumerate().map(|(i, s)| (keyed(&format!("k{i}")), s)).collect()).await;
     let overview = overview(&*store).await;
     let names: Vec<&str> = overview.routes.iter().map(|route| &*route.route).collect();
-    assert_eq!(names, ["r", "s"], "routes by name");
+    assert_eq!(names, ["r", "s", "t"], "routes by name");
+    let orders: Vec<Order> = overview.routes.iter().map(|route| route.order).collect();
+    assert_eq!(orders, [Order::Key, Order::Key, Order::Total], "how each keeps order");
     let r = of(&overview, "r");
     assert_eq!(r.parked, ParkedCounts { scheduled: 1, retrying: 1, held: 2, dead: 2, blocking: 1 });
     assert_eq!((r.lanes.len(), r.lanes[0].owner, r.lanes[0].epoch), (1, Some(owner.node.id), owner.lease.epoch));

@@ -92,6 +92,7 @@ impl Look {
         Ok(RouteStatus {
             lanes: lanes.collect(),
             topics: route.reader.topics.to_string(),
+            order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending: pending.count,
             oldest_pending_age: pending.oldest.max(oldest_row),

@@ -108,6 +108,7 @@ impl Log {
         Ok(RouteStatus {
             lanes: lanes.collect(),
             topics: route.reader.topics.to_string(),
+            order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending,
             oldest_pending_age,
