@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     check: Option<String>,
     /// Writes to a file instead of standard output.
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    to: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,7 +86,7 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Dialect::Postgres => arguments.for_postgres().await?,
         Dialect::Mysql => arguments.for_mysql().await?,
     };
-    match &arguments.output {
+    match &arguments.to {
         None => print(&sql),
         Some(path) => std::fs::write(path, sql)
             .map_err(|error| Failure::because(Code::Usage, format!("{} cannot be written", path.display()), &error))?,

@@ -13,7 +13,10 @@ use toml::{
     de::{DeArray, DeTable, DeValue},
 };
 
-use super::keys::{self, Kind, REPEATED};
+use super::{
+    keys::{self, Kind, REPEATED},
+    show::store_url,
+};
 
 const PREFIX: &str = "POSTRIDER__";
 const DATABASE_URL: &str = "DATABASE_URL";
@@ -94,7 +97,7 @@ impl Overrides {
 impl Override {
     fn apply<'i>(&'i self, at: usize, table: &mut DeTable<'i>) -> Result<(), String> {
         let Some((section, rest)) = self.path.split_first() else { return Ok(()) };
-        if self.source.starts_with("--set") && holds_secret(&self.path) {
+        if self.source.starts_with("--set") && holds_secret(&self.path, &self.value) {
             return Err("is a secret, and everybody can see a command line: use the environment or a file".to_owned());
         }
         if self.weak {
@@ -125,7 +128,7 @@ impl Override {
         let kind = keys::find(&path).map(|(_, key)| &key.kind);
         let value = match (kind, rest) {
             (_, []) => self.value(kind),
-            (Some(Kind::Secret | Kind::Secrets), [place]) => {
+            (Some(Kind::Secret | Kind::Secrets | Kind::StoreUrl), [place]) => {
                 DeValue::Table(DeTable::from_iter([(spanned(at, place), Spanned::new(at..at, self.text()))]))
             }
             (Some(Kind::SecretTable | Kind::TextTable), [name]) => {
@@ -217,13 +220,19 @@ fn comparable(name: &str) -> String {
     parts.map(str::to_lowercase).collect::<Vec<_>>().join("_")
 }
 
-fn holds_secret(path: &[String]) -> bool {
+/// The URL of a store is one only if it has a password in it.
+fn holds_secret(path: &[String], value: &str) -> bool {
     let Some((section, rest)) = path.split_first() else { return false };
     let whole = |rest: &[String]| format!("{section}.{}", rest.join("."));
     let named = REPEATED.contains(&section.as_str()).then(|| whole(rest.get(1..).unwrap_or_default()));
+    let of_kind = |kind: &Kind| match kind {
+        Kind::Secret | Kind::Secrets | Kind::SecretTable => true,
+        Kind::StoreUrl => store_url(value) != value,
+        _ => false,
+    };
     let is_secret = |path: &String| {
         keys::KEYS.iter().any(|key| {
-            matches!(key.kind, Kind::Secret | Kind::Secrets | Kind::SecretTable)
+            of_kind(&key.kind)
                 && (path == key.path || path.strip_prefix(key.path).is_some_and(|rest| rest.starts_with('.')))
                 && !path.ends_with(".file")
                 && !path.ends_with(".env")

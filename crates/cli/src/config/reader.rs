@@ -42,6 +42,8 @@ pub(super) struct Document<'i> {
     problems: RefCell<Vec<Problem>>,
     shown: RefCell<Vec<Shown>>,
     later: RefCell<Vec<Later>>,
+    /// Key, which of several sections, and the secret.
+    looked_up: RefCell<Vec<(String, usize, String)>>,
 }
 
 impl<'i> Document<'i> {
@@ -59,6 +61,7 @@ impl<'i> Document<'i> {
             problems: RefCell::default(),
             shown: RefCell::default(),
             later: RefCell::default(),
+            looked_up: RefCell::default(),
         };
         match DeTable::parse(text) {
             Ok(mut table) => {
@@ -84,13 +87,14 @@ impl<'i> Document<'i> {
     /// Looks up what is only named, and reports what is not there or not right.
     pub(super) fn look_up_secrets(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for Later { at, key, place, check } in self.later.take() {
+        for Later { at, key, instance, place, check } in self.later.take() {
             match place.look_up() {
                 Ok((secret, warning)) => {
                     warnings.extend(warning.map(|what| format!("{}: `{key}` {what}", self.origin(at))));
                     if let Err(what) = check(&secret) {
-                        self.report(at, key, what);
+                        self.report(at, key.clone(), what);
                     }
+                    self.looked_up.borrow_mut().push((key, instance, secret));
                 }
                 Err(error) => self.report(at, key, error.chain()),
             }
@@ -100,7 +104,12 @@ impl<'i> Document<'i> {
 
     /// What the document comes down to, in the order of the table.
     pub(super) fn into_shown(self) -> Vec<Shown> {
-        show::in_order(self.shown.into_inner())
+        let mut shown = self.shown.into_inner();
+        for (key, instance, secret) in self.looked_up.into_inner() {
+            let of_it = |value: &&mut Shown| value.key.path == key && value.instance == instance;
+            shown.iter_mut().filter(of_it).for_each(|value| value.is_made_of(&secret));
+        }
+        show::in_order(shown)
     }
 
     /// Whether nothing is wrong so far.
@@ -195,7 +204,11 @@ impl<'d, 'i> Section<'d, 'i> {
     /// Has secrets looked up and checked once the file is right.
     pub(super) fn check_later(&self, key: &str, places: &[secret::Place], check: fn(&str) -> Result<(), String>) {
         let at = self.table.get(key).map_or(self.at, |value| value.span().start);
-        let later = places.iter().map(|place| Later { at, key: self.full(key), place: place.clone(), check });
+        let later = |place: &secret::Place| {
+            let (key, instance, place) = (self.full(key), self.instance, place.clone());
+            Later { at, key, instance, place, check }
+        };
+        let later = places.iter().map(later);
         self.document.later.borrow_mut().extend(later);
     }
 

@@ -113,6 +113,8 @@ impl Place {
 pub(super) struct Later {
     pub(super) at: usize,
     pub(super) key: String,
+    /// Which of several sections of this name.
+    pub(super) instance: usize,
     pub(super) place: Place,
     pub(super) check: fn(&str) -> Result<(), String>,
 }

@@ -57,7 +57,7 @@ pub(crate) struct Shown {
     pub(crate) key: &'static Key,
     /// The name of its section, if there may be several of them.
     pub(crate) name: String,
-    /// Another value has another one, also if both are hidden.
+    /// Another value has another one, also if both are hidden, or stand elsewhere and were looked up.
     pub(crate) fingerprint: u64,
     /// Without secrets. `None`: nothing is set, and the key's words say what holds.
     pub(crate) value: Option<Value>,
@@ -89,6 +89,15 @@ impl Shown {
             value: value.map(|value| redacted(&key.kind, value)),
             origin,
         }
+    }
+}
+
+impl Shown {
+    /// A secret that stands elsewhere is another one if what stands there has changed.
+    pub(super) fn is_made_of(&mut self, secret: &str) {
+        let mut hasher = DefaultHasher::new();
+        (self.fingerprint, secret).hash(&mut hasher);
+        self.fingerprint = hasher.finish();
     }
 }
 

@@ -34,7 +34,7 @@ fn a_mapping_becomes_triggers_and_changes_become_messages() {
     database.admin(ORDERS).done();
     workplace.write("capture.toml", MAPPING);
     let arguments = ["capture", "generate", "--mapping", "capture.toml", "--check", &database.url()];
-    let made = workplace.run(&[&arguments[..], &["--output", "capture.sql"]].concat());
+    let made = workplace.run(&[&arguments[..], &["--to", "capture.sql"]].concat());
     assert_eq!((made.code, made.stdout.as_str()), (0, ""), "{made:?}");
     let script = std::fs::read_to_string(workplace.path("capture.sql")).unwrap();
     assert_eq!(workplace.run(&arguments).stdout, script, "the same to standard output");

@@ -120,6 +120,45 @@ fn a_command_line_is_no_place_for_a_secret() {
         assert!(found.contains("everybody can see a command line") && !found.contains("canary"), "{key}: {found}");
     }
     assert!(with(&hook, &[], &["admin.token.file=mounted/token"]).is_ok());
+    for url in ["postgres://u:canary@h/d", "postgres://h/d?user=u&password=canary"] {
+        for key in ["store.url", "store.url.value"] {
+            let found = refused(TWO, &[], &[&format!("{key}={url}")]);
+            assert!(found.contains("everybody can see a command line") && !found.contains("canary"), "{key}: {found}");
+        }
+    }
+    for harmless in ["store.url=postgres://u@h/d", "store.url=sqlite:other.db", "store.url.file=mounted/url"] {
+        assert!(with(TWO, &[], &[harmless]).is_ok(), "{harmless}");
+    }
+}
+
+#[test]
+fn where_the_url_of_a_store_stands_can_be_said_in_the_environment() {
+    for (name, value, place) in [
+        ("POSTRIDER__STORE__URL__FILE", "mounted/url", Place::File("mounted/url".into())),
+        ("POSTRIDER__STORE__URL__ENV", "SHOP_URL", Place::Env("SHOP_URL".into())),
+    ] {
+        let loaded = with(TWO, &[(name, value)], &[]).unwrap();
+        assert_eq!(loaded.config.stores[0].url, place, "{name}");
+        let text = show::as_text("p.toml", &loaded.shown);
+        assert!(text.contains(value) && text.contains(&format!("# env {name}")), "{text}");
+    }
+}
+
+#[test]
+fn a_secret_that_was_changed_where_it_stands_has_another_fingerprint() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let text = format!("{TWO}[admin]\ntoken = {{ file = \"{}\" }}\n", file.display());
+    let fingerprint = |token: &str| {
+        fs::write(&file, token).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let loaded = load(&text, &[], &[], true).unwrap();
+        loaded.shown.iter().find(|value| value.key.path == "admin.token").unwrap().fingerprint
+    };
+    let first = fingerprint("0123456789abcdef");
+    assert_ne!(fingerprint("fedcba9876543210"), first);
+    assert_eq!(fingerprint("0123456789abcdef"), first, "and the same one has the same");
 }
 
 #[test]
