@@ -15,8 +15,10 @@ mod exit;
 mod output;
 mod progress;
 mod registry;
+mod signals;
 mod table;
 mod telemetry;
+mod topics;
 mod values;
 
 use std::process::ExitCode;

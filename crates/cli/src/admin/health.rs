@@ -1,22 +1,20 @@
 //! Alive, started, ready, and what is wrong in words.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
-use postrider::diagnosis::{self, Finding};
+use postrider::{Result, diagnosis::Finding};
 use serde::Serialize;
 
-use super::{Shared, Watched};
-
-/// How long a store may take to be looked at.
-const PATIENCE: Duration = Duration::from_secs(5);
+use super::{Shared, Watched, at_once};
 
 pub(super) async fn livez() -> &'static str {
     "alive\n"
 }
 
 pub(super) async fn startupz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    if shared.stores.iter().all(|store| store.relay.heartbeat_age().is_some()) {
+    let works = |store: &Watched| store.relay.heartbeat_age().is_some();
+    if shared.stores.get().is_some_and(|stores| stores.iter().all(works)) {
         (StatusCode::OK, "started\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
@@ -24,17 +22,21 @@ pub(super) async fn startupz(State(shared): State<Arc<Shared>>) -> impl IntoResp
 }
 
 pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    let state = shared.stores.iter().map(state).max().unwrap_or(Condition::Ready);
+    let state = condition(&shared);
     (state.code(), format!("{}\n", state.name()))
 }
 
 pub(super) async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    let mut stores = Vec::new();
-    for store in &shared.stores {
-        stores.push(store_health(store).await);
-    }
-    let state = shared.stores.iter().map(state).max().unwrap_or(Condition::Ready);
+    let open = shared.stores.get().map_or(&[][..], Vec::as_slice);
+    let answers = at_once(open.iter().map(findings)).await;
+    let stores = open.iter().zip(answers).map(|(store, found)| store_health(store, found)).collect();
+    let state = condition(&shared);
     (state.code(), Json(Health { status: state.name(), stores }))
+}
+
+/// That of the store that is worst off.
+fn condition(shared: &Shared) -> Condition {
+    shared.stores.get().and_then(|stores| stores.iter().map(state).max()).unwrap_or(Condition::Starting)
 }
 
 /// The worst is the greatest.
@@ -42,6 +44,8 @@ pub(super) async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoRespo
 enum Condition {
     Ready,
     Degraded,
+    /// Its relay has not been at work yet.
+    Starting,
     Unavailable,
 }
 
@@ -50,6 +54,7 @@ impl Condition {
         match self {
             Self::Ready => "ready",
             Self::Degraded => "degraded",
+            Self::Starting => "starting",
             Self::Unavailable => "unavailable",
         }
     }
@@ -57,7 +62,7 @@ impl Condition {
     fn code(self) -> StatusCode {
         match self {
             Self::Ready | Self::Degraded => StatusCode::OK,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Starting | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -71,7 +76,8 @@ fn state(store: &Watched) -> Condition {
                 Condition::Degraded
             }
         }
-        _ => Condition::Unavailable,
+        None => Condition::Starting,
+        Some(_) => Condition::Unavailable,
     }
 }
 
@@ -89,15 +95,18 @@ struct StoreHealth {
     findings: Vec<Finding>,
 }
 
-async fn store_health(store: &Watched) -> StoreHealth {
-    let look = async {
-        let overview = store.admin.overview().await?;
-        diagnosis::survey(&*store.admin, &overview, &mut *store.topics.lock().await).await
-    };
-    let findings = match tokio::time::timeout(PATIENCE, look).await {
-        Ok(Ok(findings)) => findings,
-        Ok(Err(error)) => vec![unreachable(&error.chain())],
-        Err(_) => vec![unreachable("no answer in time")],
+async fn findings(store: &Watched) -> Result<Vec<Finding>> {
+    let overview = store.admin.overview().await?;
+    let (mut findings, _) = store.survey(&overview).await?;
+    findings.extend(store.topics.lock().await.in_part());
+    Ok(findings)
+}
+
+fn store_health(store: &Watched, found: Option<Result<Vec<Finding>>>) -> StoreHealth {
+    let findings = match found {
+        Some(Ok(findings)) => findings,
+        Some(Err(error)) => vec![unreachable(&error.chain())],
+        None => vec![unreachable("no answer in time")],
     };
     StoreHealth {
         store: store.name.clone(),

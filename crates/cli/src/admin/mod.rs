@@ -3,12 +3,12 @@
 //! | path | asks | answers 503 |
 //! |---|---|---|
 //! | `/livez` | does the process run? | never: it asks neither store nor destination |
-//! | `/startupz` | has every store answered once? | until then |
-//! | `/readyz` | can this node do its job? | if a store has not answered for as long as a lease lives |
+//! | `/startupz` | has every relay been at work once? | until then |
+//! | `/readyz` | can this node do its job? | until then, and if a store has not answered for as long as a lease lives |
 //! | `/healthz` | what is wrong, in words? | as `/readyz` |
 //! | `/metrics` | what is counted? | never |
 //!
-//! A destination that is down makes a node *degraded*, which is still 200: restarting the node would not help. It listens on
+//! It answers before the stores are opened, so that a long start is not taken for a hang. A destination that is down makes a node *degraded*, which is still 200: restarting the node would not help. It listens on
 //! loopback unless told otherwise, and anywhere else only with a token, which `/healthz` and `/metrics` then ask for. The
 //! others tell nothing but a word.
 
@@ -17,10 +17,21 @@ mod health;
 mod scrape;
 mod token;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{Router, middleware, routing::get};
-use postrider::{core::admin::StoreAdmin, diagnosis::Topics, metrics::StoreMetrics, relay::RelayHandle};
+use futures_util::future::join_all;
+use postrider::{
+    Result,
+    core::admin::{Overview, StoreAdmin},
+    diagnosis::{self, Finding, Topics},
+    metrics::{Metrics, StoreMetrics},
+    relay::RelayHandle,
+};
 use tokio::{net::TcpListener, sync::Mutex};
 
 use self::{scrape::Scraper, token::Token};
@@ -40,10 +51,56 @@ pub(crate) struct Watched {
     pub(crate) keep: Option<Duration>,
 }
 
+impl Watched {
+    /// What is wrong with the store, and the topics that no route reads with their messages. While the log is still walked,
+    /// which the start does by itself, as far as that has come.
+    async fn survey(&self, overview: &Overview) -> Result<(Vec<Finding>, Vec<(String, u64)>)> {
+        let mut topics = self.topics.lock().await;
+        if topics.is_whole() {
+            topics.look(&*self.admin).await?;
+        }
+        Ok((diagnosis::survey(&*self.admin, overview, &topics).await?, topics.unread(overview)))
+    }
+}
+
+/// What is told to whoever asks. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Told(Arc<Shared>);
+
 /// What the handlers share.
 struct Shared {
-    stores: Vec<Watched>,
+    /// Empty until all of them are open.
+    stores: OnceLock<Vec<Watched>>,
     scraper: Scraper,
+    token: Arc<Token>,
+}
+
+impl Told {
+    /// The daemon has begun; its stores are yet to be opened.
+    pub(crate) fn new(metrics: Metrics, token: Option<String>) -> Self {
+        let (scraper, token) = (Scraper::new(metrics), Arc::new(Token::new(token)));
+        Self(Arc::new(Shared { stores: OnceLock::new(), scraper, token }))
+    }
+
+    /// They are open, all of them. Said once.
+    pub(crate) fn stores_are(&self, stores: Vec<Watched>) {
+        let _ = self.0.stores.set(stores);
+    }
+
+    /// From now on this token has to be shown and no other.
+    pub(crate) fn ask_for(&self, token: String) {
+        self.0.token.replace(token);
+    }
+}
+
+/// How long all stores together may take to be looked at.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Every answer, or `None` in place of one that did not come in time. They are asked at once: each store that is down would
+/// add its share to the wait for all others.
+async fn at_once<T>(asked: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<Option<T>> {
+    let within = |asked| async { tokio::time::timeout(PATIENCE, asked).await.ok() };
+    join_all(asked.into_iter().map(within)).await
 }
 
 /// Takes the address, before anything else is started: a taken port must not be found out later.
@@ -54,12 +111,12 @@ pub(crate) async fn bind(listen: SocketAddr) -> Outcome<TcpListener> {
 }
 
 /// Serves until the future is dropped.
-pub(crate) async fn serve(listener: TcpListener, token: Option<String>, scraper: Scraper, stores: Vec<Watched>) {
-    let shared = Arc::new(Shared { stores, scraper });
+pub(crate) async fn serve(listener: TcpListener, told: Told) {
+    let shared = told.0;
     let guarded = Router::new()
         .route("/healthz", get(health::healthz))
         .route("/metrics", get(scrape::metrics))
-        .layer(middleware::from_fn_with_state(Arc::new(Token::new(token)), token::require));
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared.token), token::require));
     let router = Router::new()
         .route("/livez", get(health::livez))
         .route("/startupz", get(health::startupz))
@@ -69,6 +126,28 @@ pub(crate) async fn serve(listener: TcpListener, token: Option<String>, scraper:
     connection::serve(listener, router).await;
 }
 
-pub(crate) fn scraper(metrics: postrider::metrics::Metrics) -> Scraper {
-    Scraper::new(metrics)
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::sync::Barrier;
+
+    use super::*;
+
+    /// Each waits for the other: one after the other, neither would answer.
+    #[tokio::test]
+    async fn stores_are_asked_at_once() {
+        let barrier = Barrier::new(2);
+        let answers = at_once([barrier.wait(), barrier.wait()]).await;
+        assert!(answers.iter().all(Option::is_some));
+    }
+
+    /// Two that never answer cost no more than one, and the third is told all the same.
+    #[tokio::test]
+    async fn stores_that_are_down_have_one_deadline() {
+        let began = Instant::now();
+        let store = async |up: bool| if up { 1 } else { std::future::pending().await };
+        assert_eq!(at_once([store(false), store(true), store(false)]).await, [None, Some(1), None]);
+        assert!(began.elapsed() >= PATIENCE);
+    }
 }

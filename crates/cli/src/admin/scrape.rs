@@ -10,18 +10,17 @@ use std::{
 
 use axum::{extract::State, http::header, response::IntoResponse};
 use postrider::{
-    diagnosis,
+    Result,
+    core::admin::{CauseGroup, Overview, Vitals},
+    diagnosis::Finding,
     metrics::{CONTENT_TYPE, Metrics},
 };
 use tokio::sync::Mutex;
 
-use super::{Shared, Watched};
+use super::{Shared, Watched, at_once};
 
 /// A look at the store is good for so long.
 const FRESH: Duration = Duration::from_secs(2);
-
-/// How long a store may take to be looked at.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Scraper {
     metrics: Metrics,
@@ -36,35 +35,42 @@ impl Scraper {
     async fn text(&self, stores: &[Watched]) -> String {
         let mut looked_at = self.looked_at.lock().await;
         if looked_at.is_none_or(|at| at.elapsed() >= FRESH) {
-            for store in stores {
-                look(store).await;
-            }
+            at_once(stores.iter().map(look)).await.into_iter().zip(stores).for_each(|(answer, store)| match answer {
+                Some(Ok(looked)) => looked.show(store),
+                Some(Err(_)) | None => store.metrics.show_unreachable(),
+            });
             *looked_at = Some(Instant::now());
         }
         self.metrics.render()
     }
 }
 
-async fn look(store: &Watched) {
-    let look = async {
-        let (overview, dead, vitals) =
-            tokio::try_join!(store.admin.overview(), store.admin.dead_groups(), store.admin.vitals())?;
-        let mut topics = store.topics.lock().await;
-        let findings = diagnosis::survey(&*store.admin, &overview, &mut topics).await?;
-        Ok::<_, postrider::Error>((topics.unread(&overview), overview, dead, vitals, findings))
-    };
-    match tokio::time::timeout(PATIENCE, look).await {
-        Ok(Ok((unread, overview, dead, vitals, findings))) => {
-            store.metrics.show_unrouted(&unread);
-            store.metrics.show(&overview, &dead);
-            store.metrics.show_vitals(&vitals);
-            store.metrics.show_retention(&vitals, store.keep);
-            store.metrics.show_findings(&findings);
-        }
-        Ok(Err(_)) | Err(_) => store.metrics.show_unreachable(),
+/// What one look at a store has seen.
+struct Looked {
+    overview: Overview,
+    dead: Vec<CauseGroup>,
+    vitals: Vitals,
+    findings: Vec<Finding>,
+    unread: Vec<(String, u64)>,
+}
+
+async fn look(store: &Watched) -> Result<Looked> {
+    let admin = &store.admin;
+    let (overview, dead, vitals) = tokio::try_join!(admin.overview(), admin.dead_groups(), admin.vitals())?;
+    let (findings, unread) = store.survey(&overview).await?;
+    Ok(Looked { overview, dead, vitals, findings, unread })
+}
+
+impl Looked {
+    fn show(&self, Watched { metrics, keep, .. }: &Watched) {
+        metrics.show_unrouted(&self.unread);
+        metrics.show(&self.overview, &self.dead);
+        metrics.show_vitals(&self.vitals);
+        metrics.show_retention(&self.vitals, *keep);
+        metrics.show_findings(&self.findings);
     }
 }
 
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], shared.scraper.text(&shared.stores).await)
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], shared.scraper.text(shared.stores.get().map_or(&[], Vec::as_slice)).await)
 }

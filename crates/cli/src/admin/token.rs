@@ -1,6 +1,9 @@
 //! The bearer token: compared in constant time, never printed.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use axum::{
     extract::{Request, State},
@@ -11,15 +14,21 @@ use axum::{
 use subtle::ConstantTimeEq;
 
 /// What has to be shown, if anything.
-pub(super) struct Token(Option<String>);
+pub(super) struct Token(RwLock<Option<String>>);
 
 impl Token {
     pub(super) fn new(token: Option<String>) -> Self {
-        Self(token)
+        Self(RwLock::new(token))
+    }
+
+    /// Requests that come from now on show this one.
+    pub(super) fn replace(&self, token: String) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
     }
 
     fn admits(&self, authorization: Option<&str>) -> bool {
-        let Some(token) = &self.0 else { return true };
+        let token = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(token) = &*token else { return true };
         let Some(shown) = authorization.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
         shown.as_bytes().ct_eq(token.as_bytes()).into()
     }
@@ -53,5 +62,7 @@ mod tests {
         assert!(wrong.into_iter().all(|shown| !token.admits(shown)));
         assert!(Token::new(None).admits(None), "nothing is asked for on loopback");
         assert!(!format!("{token:?}").contains("horse"));
+        token.replace("battery staple".to_owned());
+        assert!(token.admits(Some("Bearer battery staple")) && !token.admits(Some("Bearer correct horse")));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Without `--store` it uses a SQLite file of its own and removes it. On a given store it uses a topic and a route of its
 //! own, `postrider.bench` and `postrider-bench`, refuses to run where another route would read that topic, and forgets the
-//! route at the end; its records stay in the log until retention removes them. Nothing leaves the process.
+//! route at the end, also when it is broken off; its records stay in the log until the retention of its own relay removes them,
+//! and no start is refused for their topic. It removes nothing. Nothing leaves the process.
 
 use std::{
     collections::HashMap,
@@ -31,11 +32,12 @@ use crate::{
     output::OutputArguments,
     progress::Progress,
     registry::{self, Place, StoreAdapter},
+    signals::Stop,
     table::Table,
-    values,
+    topics, values,
 };
 
-const TOPIC: &str = "postrider.bench";
+const TOPIC: &str = topics::OF_BENCH;
 const ROUTE: &str = "postrider-bench";
 
 /// Messages that are sent one by one, for the latency.
@@ -86,22 +88,40 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let opened = adapter.open(&place, own).await?;
     refuse_readers(&*opened.admin).await?;
     let witness = Arc::new(Witness::default());
-    let options = Options { heartbeat_every: Duration::from_millis(50), ..Options::default() };
     let route = Route::to(ROUTE, Arc::clone(&witness) as _).topics([TOPIC]).start(Start::Now);
-    let relay = Relay::builder(opened.log).options(options).node_name("bench").route(route).build()?;
+    let relay = Relay::builder(opened.log).options(options()).node_name("bench").route(route).build()?;
     let handle = relay.handle();
+    // A route that is left behind would keep every record from retention: whoever loses patience must not leave one.
+    let mut signals = Stop::install()?;
     let running = tokio::spawn(relay.run());
-    let measured = measure(arguments, &*opened.admin, adapter, &place, &witness).await;
-    handle.drain();
-    let ended = running.await;
-    let actor = Actor { name: "postrider bench".to_owned(), reason: Some("the benchmark is over".to_owned()) };
-    let forgotten = opened.admin.forget_route(ROUTE, Undelivered::GiveUp, &actor).await;
+    let measured = tokio::select! {
+        measured = measure(arguments, &*opened.admin, adapter, &place, &witness) => measured,
+        () = signals.next() => Err(Failure::new(Code::Problem, "the benchmark was broken off; its route is forgotten")),
+    };
+    let clean_up = async {
+        handle.drain();
+        let ended = running.await;
+        let actor = Actor { name: "postrider bench".to_owned(), reason: Some("the benchmark is over".to_owned()) };
+        (ended, opened.admin.forget_route(ROUTE, Undelivered::GiveUp, &actor).await)
+    };
+    let (ended, forgotten) = tokio::select! {
+        done = clean_up => done,
+        () = signals.next() => {
+            let left = format!("broken off at once; its route is left: postrider route forget {ROUTE} --yes");
+            return Err(Failure::new(Code::Problem, left));
+        }
+    };
     let figures = measured?;
     ended.map_err(|error| Failure::because(Code::Problem, "the relay has failed", &error))??;
     forgotten?;
     let store = if own { "a SQLite file of its own".to_owned() } else { opened_name(arguments) };
     arguments.output.object(|| as_json(arguments, &figures), || as_text(arguments, &figures, &store));
     Ok(Code::Done)
+}
+
+/// Whoever measures a store of somebody's must not remove anything from it: that is its own relay's to do.
+fn options() -> Options {
+    Options { heartbeat_every: Duration::from_millis(50), keep_delivered: None, ..Options::default() }
 }
 
 /// The scheme alone: the rest may hold a password.
@@ -342,6 +362,11 @@ mod tests {
         assert_eq!(percentile(&sorted, 0.99), Duration::from_millis(99));
         assert_eq!(percentile(&sorted, 1.0), Duration::from_millis(100));
         assert_eq!(percentile(&[], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn nothing_is_removed_from_a_store_that_is_measured() {
+        assert_eq!(options().keep_delivered, None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::Args;
 use postrider::{
     Error,
     core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin, Vitals},
-    diagnosis::{self, Finding, Topics},
+    diagnosis::{self, Finding},
     metrics::Metrics,
 };
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::{
     exit::{Code, Failure, Outcome},
     output::{OutputArguments, plural, print},
     table::printable,
-    values,
+    topics, values,
 };
 
 #[derive(Args)]
@@ -80,7 +80,7 @@ impl Level {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
-    let seen = match look(arguments).await {
+    let mut seen = match look(arguments).await {
         Ok(seen) => seen,
         Err(failure) => return Ok(blind(arguments, &failure)),
     };
@@ -88,6 +88,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     if arguments.prometheus {
         print(metrics(arguments, Some(&seen)));
     } else {
+        seen.findings.extend(seen.in_part.take());
         arguments.output.object(|| judged.as_json(&seen.findings), || judged.as_text(arguments, &seen.findings));
     }
     Ok(judged.level.code())
@@ -100,6 +101,8 @@ struct Seen {
     vitals: Vitals,
     findings: Vec<Finding>,
     unread: Vec<(String, u64)>,
+    /// That more could be unread, since only a part of the log was looked at. No metric: it keeps no route from moving.
+    in_part: Option<Finding>,
 }
 
 async fn look(arguments: &Arguments) -> Outcome<Seen> {
@@ -109,9 +112,11 @@ async fn look(arguments: &Arguments) -> Outcome<Seen> {
 
 async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
     let (overview, dead, vitals) = (admin.overview().await?, admin.dead_groups().await?, admin.vitals().await?);
-    let mut topics = Topics::default();
-    let findings = diagnosis::survey(admin, &overview, &mut topics).await?;
-    Ok(Seen { unread: topics.unread(&overview), overview, dead, vitals, findings })
+    let mut topics = topics::unknown(Vec::new());
+    topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
+    let findings = diagnosis::survey(admin, &overview, &topics).await?;
+    let (unread, in_part) = (topics.unread(&overview), topics.in_part());
+    Ok(Seen { overview, dead, vitals, findings, unread, in_part })
 }
 
 /// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it.
@@ -211,7 +216,7 @@ fn metrics(arguments: &Arguments, seen: Option<&Seen>) -> String {
     let metrics = Metrics::new();
     let of_store = metrics.of_store(&arguments.store.name());
     match seen {
-        Some(Seen { overview, dead, vitals, findings, unread }) => {
+        Some(Seen { overview, dead, vitals, findings, unread, .. }) => {
             of_store.show_unrouted(unread);
             of_store.show(overview, dead);
             of_store.show_vitals(vitals);

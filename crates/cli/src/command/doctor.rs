@@ -10,7 +10,7 @@ use postrider::{
         admin::StoreAdmin,
         doctor::{Finding, Severity, Thresholds},
     },
-    diagnosis::{self, Topics},
+    diagnosis,
 };
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use crate::{
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     registry::Place,
-    values,
+    topics, values,
 };
 
 #[derive(Args)]
@@ -69,14 +69,16 @@ async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
 }
 
 /// A log in which nobody reads some messages is not in good health, whatever the server below it says.
-async fn unrouted(admin: &dyn StoreAdmin) -> Outcome<Option<Finding>> {
-    let mut topics = Topics::default();
-    topics.look(admin).await?;
+async fn unrouted(admin: &dyn StoreAdmin) -> Outcome<Vec<Finding>> {
+    let mut topics = topics::unknown(Vec::new());
+    topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
     let unread = topics.unread(&admin.overview().await?);
-    Ok(diagnosis::unrouted(&unread).map(|found| {
-        let subject = plural(unread.len(), "topic");
-        Finding::new(found.code, Severity::Warning, subject).detail(found.what).fix(found.fix.unwrap_or_default())
-    }))
+    let found = diagnosis::unrouted(&unread).map(|found| (Severity::Warning, plural(unread.len(), "topic"), found));
+    let in_part = topics.in_part().map(|found| (Severity::Note, "topics".to_owned(), found));
+    let told = |(severity, subject, found): (Severity, String, diagnosis::Finding)| {
+        Finding::new(found.code, severity, subject).detail(found.what).fix(found.fix.unwrap_or_default())
+    };
+    Ok(found.into_iter().chain(in_part).map(told).collect())
 }
 
 fn missing(place: &Place) -> Finding {

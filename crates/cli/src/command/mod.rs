@@ -145,5 +145,8 @@ fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Failure::because(Code::Problem, "the runtime cannot be started", &error))?;
-    runtime.block_on(command)
+    let outcome = runtime.block_on(command);
+    // What a command was told to break off must not keep the process.
+    runtime.shutdown_background();
+    outcome
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use postrider::{
-    core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus},
+    core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus, StoreAdmin},
     diagnosis::{self, Finding, Topics},
 };
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use crate::{
     exit::{Code, Outcome},
     output::{OutputArguments, plural},
     table::{Table, printable},
+    topics,
 };
 
 #[derive(Args)]
@@ -26,10 +27,22 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let admin = arguments.store.open().await?.admin;
-    let overview = admin.overview().await?;
-    let findings = diagnosis::survey(&*admin, &overview, &mut Topics::default()).await?;
+    let (overview, findings) = look(&*admin, &mut topics::unknown(Vec::new()), topics::PATIENCE).await?;
     arguments.output.object(|| as_json(&overview, &findings), || as_text(&overview, &findings));
     Ok(Code::Done)
+}
+
+/// What there is and what is wrong with it. The log is walked for so long at most.
+pub(super) async fn look(
+    admin: &dyn StoreAdmin,
+    topics: &mut Topics,
+    patience: Duration,
+) -> Outcome<(Overview, Vec<Finding>)> {
+    topics::look_for(patience, admin, topics).await?;
+    let overview = admin.overview().await?;
+    let mut findings = diagnosis::survey(admin, &overview, topics).await?;
+    findings.extend(topics.in_part());
+    Ok((overview, findings))
 }
 
 pub(super) fn as_text(overview: &Overview, findings: &[Finding]) -> String {

@@ -7,10 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use postrider::{
-    core::admin::StoreAdmin,
-    diagnosis::{self, Topics},
-};
+use postrider::{core::admin::StoreAdmin, diagnosis::Topics};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -18,11 +15,14 @@ use super::{status, store::StoreArguments};
 use crate::{
     exit::{Code, Outcome},
     output::{Format, OutputArguments, print},
-    values,
+    topics, values,
 };
 
 /// To the upper left corner, and what was there is wiped.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// How long one look of several walks the log; the next goes on there.
+const WALK: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -40,11 +40,11 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     match arguments.output.several() {
         Format::Table if std::io::stdout().is_terminal() => on_screen(arguments, &*admin).await,
         Format::Table => {
-            print(screen(&*admin, &mut Topics::default()).await?);
+            print(screen(&*admin, &mut topics::unknown(Vec::new()), topics::PATIENCE).await?);
             Ok(Code::Done)
         }
         Format::Json => {
-            print(format_args!("{}\n", look(&*admin, &mut Topics::default()).await?));
+            print(format_args!("{}\n", look(&*admin, &mut topics::unknown(Vec::new()), topics::PATIENCE).await?));
             Ok(Code::Done)
         }
         Format::Ndjson => as_lines(arguments, &*admin).await,
@@ -54,9 +54,9 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 /// What `status` says, one object a look, until the process is told to end.
 async fn as_lines(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut topics = Topics::default();
+    let mut topics = topics::unknown(Vec::new());
     loop {
-        print(format_args!("{}\n", look(admin, &mut topics).await?));
+        print(format_args!("{}\n", look(admin, &mut topics, WALK).await?));
         tokio::select! {
             _ = &mut interrupted => return Ok(Code::Done),
             () = tokio::time::sleep(arguments.pause()) => {}
@@ -68,10 +68,10 @@ async fn on_screen(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let _quiet = terminal::Quiet::begin();
     let mut keys = keys();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut topics = Topics::default();
+    let mut topics = topics::unknown(Vec::new());
     // Ends with `q`, or when the process is told to.
     loop {
-        let text = screen(admin, &mut topics).await?;
+        let text = screen(admin, &mut topics, WALK).await?;
         print(format_args!("{CLEAR}{text}\nq ends\n"));
         tokio::select! {
             _ = &mut interrupted => return Ok(Code::Done),
@@ -87,15 +87,13 @@ impl Arguments {
     }
 }
 
-async fn look(admin: &dyn StoreAdmin, topics: &mut Topics) -> Outcome<Value> {
-    let overview = admin.overview().await?;
-    let findings = diagnosis::survey(admin, &overview, topics).await?;
+async fn look(admin: &dyn StoreAdmin, topics: &mut Topics, patience: Duration) -> Outcome<Value> {
+    let (overview, findings) = status::look(admin, topics, patience).await?;
     Ok(status::as_json(&overview, &findings))
 }
 
-async fn screen(admin: &dyn StoreAdmin, topics: &mut Topics) -> Outcome<String> {
-    let overview = admin.overview().await?;
-    let findings = diagnosis::survey(admin, &overview, topics).await?;
+async fn screen(admin: &dyn StoreAdmin, topics: &mut Topics, patience: Duration) -> Outcome<String> {
+    let (overview, findings) = status::look(admin, topics, patience).await?;
     Ok(format!("{}\n{}", overview.at, status::as_text(&overview, &findings)))
 }
 

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use postrider::{
     Relay, Route,
-    diagnosis::Topics,
     metrics::{Metrics, StoreMetrics},
     relay::events::{Observer, TracingObserver},
 };
-use tokio::sync::{Mutex, mpsc::UnboundedReceiver};
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{collect::Collecting, gone, unrouted};
+use super::{collect::Collecting, gone, unrouted::Unrouted};
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -25,6 +24,7 @@ use crate::{
 pub(super) struct Outbox {
     pub(super) relay: Relay,
     pub(super) watched: Watched,
+    pub(super) unrouted: Unrouted,
     pub(super) collecting: Option<Collecting>,
     /// Routes and replays whose endpoint is gone for good.
     pub(super) gone: UnboundedReceiver<Arc<str>>,
@@ -47,13 +47,9 @@ pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Tel
 async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
     let (adapter, place) = store.find().map_err(Failure::usage)?;
     let opened = adapter.open(&place, store.migrate).await?;
-    // Also where they are allowed: the whole log is walked once, and who asks later looks only at what is new.
-    let mut topics = Topics::default();
-    topics.look(&*opened.admin).await?;
-    if !config.relay.allow_unrouted {
-        let routes: Vec<&RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).collect();
-        unrouted::refuse(&store.name, &*opened.admin, &topics, &routes).await?;
-    }
+    let own = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
+    let (admin, allowed) = (Arc::clone(&opened.admin), config.relay.allow_unrouted);
+    let unrouted = Unrouted::new(store.name.clone(), admin, own, allowed)?;
     let collecting = Collecting::open(store).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
     let (listener, gone) = gone::listener();
@@ -73,11 +69,11 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         relay: relay.handle(),
         admin: opened.admin,
         metrics: of_store,
-        topics: Arc::new(Mutex::new(topics)),
+        topics: Arc::clone(&unrouted.topics),
         lease_life: config.relay.options.lease_life,
         keep: config.relay.options.keep_delivered,
     };
-    Ok(Outbox { relay, watched, collecting, gone })
+    Ok(Outbox { relay, watched, unrouted, collecting, gone })
 }
 
 /// Opens the destination of a route, and sets the route up.

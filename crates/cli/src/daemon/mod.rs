@@ -2,19 +2,19 @@
 //!
 //! The first SIGTERM or SIGINT drains all of them: what is in flight comes back, the cursors move over it, and the lanes are
 //! given back, so that nothing is published twice. A second one ends the process at once; what was in flight is then
-//! published again by the next owner. SIGHUP reads the configuration again.
+//! published again by the next owner. During the start the first one ends it too: whatever it waits for, nothing is in flight.
+//! SIGHUP reads the configuration again.
 
 mod build;
 mod collect;
 mod gone;
 mod log;
 mod reload;
-mod signals;
 mod unrouted;
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
-use postrider::{metrics::Metrics, relay::RelayHandle};
+use postrider::{Relay, metrics::Metrics, relay::RelayHandle};
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
@@ -23,12 +23,13 @@ use self::{
     build::Outbox,
     log::Log,
     reload::Reloader,
-    signals::{Reload, Stop},
+    unrouted::{Judged, Unrouted},
 };
 use crate::{
-    admin,
-    config::{Loaded, Source},
+    admin::{self, Told},
+    config::{AdminConfig, Loaded, Source},
     exit::{Code, Failure, Outcome},
+    signals::{Reload, Stop},
     telemetry::Telemetry,
 };
 
@@ -53,18 +54,29 @@ pub(crate) fn run(source: &Source) -> Outcome {
 
 async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telemetry>) -> Outcome {
     let config = &loaded.config;
-    let (stop, reload) = (Stop::install()?, Reload::install()?);
-    let listener = match &config.admin {
-        Some(admin) => Some((admin::bind(admin.listen).await?, admin.token()?)),
+    let mut helpers = JoinSet::new();
+    let (tell_stop, mut stopping) = watch::channel(false);
+    helpers.spawn(heed_signals(Stop::install()?, tell_stop));
+    let reload = Reload::install()?;
+    let metrics = Metrics::new();
+    let told = match &config.admin {
+        Some(admin) => Some(answer(admin, metrics.clone(), &mut helpers).await?),
         None => None,
     };
-    let metrics = Metrics::new();
+    // Opening may take long: a server that does not answer, a migration that waits for a lock.
+    let outboxes = tokio::select! {
+        biased;
+        () = is_told(&mut stopping) => {
+            info!("stopped before anything was started");
+            return Ok(Code::Done);
+        }
+        opened = build::outboxes(config, &metrics, telemetry) => opened?,
+    };
     let mut relays = JoinSet::new();
     let mut watched = Vec::new();
     let (stop_collecting, collecting_stops) = watch::channel(());
     let mut collectors = JoinSet::new();
-    let mut helpers = JoinSet::new();
-    for Outbox { relay, watched: watch, collecting, gone } in build::outboxes(config, &metrics, telemetry).await? {
+    for Outbox { relay, watched: watch, unrouted, collecting, gone } in outboxes {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
         if let Some(collecting) = collecting {
             let mut stops = collecting_stops.clone();
@@ -73,18 +85,16 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
             collectors.spawn(collecting.run(Arc::clone(&watch.admin), Arc::clone(&watch.metrics), stopped));
         }
         helpers.spawn(gone::pause_routes(Arc::clone(&watch.admin), gone));
-        helpers.spawn(unrouted::watch(watch.name.clone(), Arc::clone(&watch.admin), Arc::clone(&watch.topics)));
         watched.push(watch);
-        relays.spawn(relay.run());
+        relays.spawn(run_one(relay, unrouted, stopping.clone()));
     }
     let by_store = watched.iter().map(|watch| (watch.name.clone(), watch.relay.clone())).collect();
-    let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry));
     let handles: Vec<RelayHandle> = watched.iter().map(|watch| watch.relay.clone()).collect();
-    if let Some((listener, token)) = listener {
-        info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
-        helpers.spawn(admin::serve(listener, token, admin::scraper(metrics), watched));
+    if let Some(told) = &told {
+        told.stores_are(watched);
     }
-    helpers.spawn(drain_at_signal(stop, handles.clone()));
+    let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry), told);
+    helpers.spawn(drain_when_told(stopping, handles.clone()));
     helpers.spawn(read_again_at_signal(reload, reloader));
     let ended = all_ended(&mut relays, &handles).await;
     drop(stop_collecting);
@@ -99,15 +109,60 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     Ok(Code::Done)
 }
 
+/// Listens, and answers from now on: a probe that gets no answer during a long start would have the process killed.
+async fn answer(config: &AdminConfig, metrics: Metrics, helpers: &mut JoinSet<()>) -> Outcome<Told> {
+    let (listener, token) = (admin::bind(config.listen).await?, config.token()?);
+    let told = Told::new(metrics, token);
+    info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
+    helpers.spawn(admin::serve(listener, told.clone()));
+    Ok(told)
+}
+
+/// One relay, from the look at its log to its end. Topics that no route reads are its failure.
+async fn run_one(relay: Relay, unrouted: Unrouted, mut stopping: watch::Receiver<bool>) -> Outcome<()> {
+    let handle = relay.handle();
+    let first = async {
+        match unrouted.may_wait().await? {
+            true => Ok(None),
+            false => unrouted.look_at_all().await.map(Some),
+        }
+    };
+    let judged = tokio::select! {
+        biased;
+        () = is_told(&mut stopping) => return Ok(()),
+        judged = first => judged?,
+    };
+    let mut running = std::pin::pin!(relay.run());
+    tokio::select! {
+        biased;
+        ended = &mut running => Ok(ended?),
+        Err(refused) = watch_topics(&unrouted, judged) => {
+            handle.drain();
+            running.await?;
+            Err(refused)
+        }
+    }
+}
+
+/// Looks at the whole log, unless that is done, and then at what is new. Ends when it is dropped, or with topics that no
+/// route reads.
+async fn watch_topics(unrouted: &Unrouted, judged: Option<Judged>) -> Outcome<Infallible> {
+    let judged = match judged {
+        Some(judged) => judged,
+        None => unrouted.look_at_all().await?,
+    };
+    Ok(unrouted.watch(judged).await)
+}
+
 /// Until the last relay has ended. If one ends, the others are drained: whether it was asked to leave or has failed, a
 /// process that serves only some of its stores would look well and not be. A failure is the daemon's.
-async fn all_ended(relays: &mut JoinSet<postrider::Result<()>>, handles: &[RelayHandle]) -> Outcome<()> {
+async fn all_ended(relays: &mut JoinSet<Outcome<()>>, handles: &[RelayHandle]) -> Outcome<()> {
     let mut outcome = Ok(());
     while let Some(ended) = relays.join_next().await {
         handles.iter().for_each(RelayHandle::drain);
         let failure = match ended {
             Ok(Ok(())) => continue,
-            Ok(Err(error)) => Failure::from(error),
+            Ok(Err(failure)) => failure,
             Err(error) => Failure::because(Code::Problem, "a relay has crashed", &error),
         };
         if outcome.is_ok() {
@@ -117,13 +172,27 @@ async fn all_ended(relays: &mut JoinSet<postrider::Result<()>>, handles: &[Relay
     outcome
 }
 
-async fn drain_at_signal(mut stop: Stop, handles: Vec<RelayHandle>) {
+/// The first signal is told on; the second ends the process, whatever it does.
+async fn heed_signals(mut stop: Stop, tell: watch::Sender<bool>) {
     stop.next().await;
     info!("draining; a second signal ends the process at once");
-    handles.iter().for_each(RelayHandle::drain);
+    tell.send_replace(true);
     stop.next().await;
     warn!("ended without draining; what was in flight will be published again");
     std::process::exit(Code::Problem as i32);
+}
+
+/// Until somebody has asked for an end.
+async fn is_told(stopping: &mut watch::Receiver<bool>) {
+    // Who could ask is there until the process ends.
+    if stopping.wait_for(|told| *told).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn drain_when_told(mut stopping: watch::Receiver<bool>, handles: Vec<RelayHandle>) {
+    is_told(&mut stopping).await;
+    handles.iter().for_each(RelayHandle::drain);
 }
 
 async fn read_again_at_signal(mut reload: Reload, mut reloader: Reloader) {

@@ -1,9 +1,9 @@
 //! SIGHUP: the configuration is read again, and what can be changed under way is.
 //!
-//! The level of the log, and of a route everything but what the store knows of it. Every destination is opened again, so
-//! secrets and certificates are looked up anew, and a rotated file is made anew;
-//! lanes drain before they go on, so nothing is published twice. What needs a restart is named and stays as it was. A
-//! configuration that is wrong changes nothing.
+//! The level of the log, the token, and of a route everything but what the store knows of it. Every destination is opened
+//! again, so secrets and certificates are looked up anew, and a rotated file is made anew; lanes drain before they go on, so
+//! nothing is published twice. What needs a restart is named and stays as it was; a secret that stands in a file has changed
+//! if that file has. A configuration that is wrong changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,13 +18,16 @@ use super::{
     log::{Level, Log},
 };
 use crate::{
-    config::{Config, Loaded, RouteConfig, Source, show::Shown},
+    admin::Told,
+    config::{Config, Loaded, RouteConfig, Source, keys, show::Shown},
     exit::Outcome,
     telemetry::Telemetry,
 };
 
 /// Which value: its key, and the name of its section if there are several.
 type Which = (&'static str, String);
+
+const TOKEN: &str = "admin.token";
 
 /// What runs, and what it was made from.
 pub(super) struct Reloader {
@@ -36,6 +39,8 @@ pub(super) struct Reloader {
     /// By the name of the store.
     relays: BTreeMap<String, RelayHandle>,
     telemetry: Arc<Telemetry>,
+    /// Who answers over HTTP, if anybody does.
+    told: Option<Told>,
 }
 
 impl Reloader {
@@ -45,9 +50,10 @@ impl Reloader {
         log: Log,
         relays: BTreeMap<String, RelayHandle>,
         telemetry: Arc<Telemetry>,
+        told: Option<Told>,
     ) -> Self {
         let (routes, holds) = (loaded.config.routes.clone(), fingerprints(&loaded.shown));
-        Self { source, routes, holds, log, relays, telemetry }
+        Self { source, routes, holds, log, relays, telemetry, told }
     }
 
     /// Reads everything again and takes what can be taken.
@@ -63,14 +69,19 @@ impl Reloader {
             warn!("{warning}");
         }
         let new = fingerprints(&shown);
-        let live: BTreeSet<&str> = shown.iter().filter(|value| value.key.live).map(|value| value.key.path).collect();
+        // The table is asked, not the file: a key whose section is gone is in no file any more.
+        let live = |path: &str| keys::find(path).is_some_and(|(_, key)| key.live);
         let differs = |which: &&Which| self.holds.get(*which) != new.get(*which);
         let changed: BTreeSet<Which> = self.holds.keys().chain(new.keys()).filter(differs).cloned().collect();
         let is_route = |name: &str| self.routes.iter().any(|route| route.name == name);
         let (mut taken, mut waiting) = (Vec::new(), Vec::new());
         for which in changed {
-            let known = which.0 == "log.level" || is_route(&which.1) && config.routes.iter().any(|r| r.name == which.1);
-            if live.contains(which.0) && known { &mut taken } else { &mut waiting }.push(which);
+            let can_be_taken = match which.0 {
+                "log.level" => true,
+                TOKEN => self.take_token(&config),
+                _ => is_route(&which.1) && config.routes.iter().any(|route| route.name == which.1),
+            };
+            if live(which.0) && can_be_taken { &mut taken } else { &mut waiting }.push(which);
         }
         if let Level::DecidedByEnvironment = self.log.set_level(config.log.level) {
             info!("the level of the log stays: RUST_LOG decides it");
@@ -95,6 +106,18 @@ impl Reloader {
                 Some(value) => self.holds.insert(which, *value),
                 None => self.holds.remove(&which),
             };
+        }
+    }
+
+    /// A new token is asked for at once. That none is asked for any more needs a restart, which also looks at the address.
+    fn take_token(&self, config: &Config) -> bool {
+        let new = config.admin.as_ref().and_then(|admin| admin.token().ok().flatten());
+        match (&self.told, new) {
+            (Some(told), Some(token)) => {
+                told.ask_for(token);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -1,16 +1,15 @@
 //! Topics that no route reads: a message that nobody will ever deliver must not be found out later.
 //!
-//! Before a relay starts, the whole log is looked at, and such a topic is an error. A route of another daemon counts, as soon
-//! as the store has seen it. A topic that comes up while the relay runs is told in its log once; `status`, `doctor`, `why` and
-//! the metrics name it as long as it is so.
+//! The whole log is looked at when a daemon starts, and such a topic ends it with an error. A route of another daemon counts,
+//! as soon as the store has seen it. A large log takes minutes, and nobody should wait that long for messages because of a
+//! restart: where the store knows every route as it is configured, the relay works beside the look; where a route is new or
+//! reads other topics now, the look comes first. A topic that comes up later is told in the log once; `status`, `doctor`,
+//! `why` and the metrics name it as long as it is so.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
 use postrider::{
-    core::{
-        admin::{Overview, StoreAdmin},
-        topic::TopicFilter,
-    },
+    core::{admin::StoreAdmin, topic::TopicFilter},
     diagnosis::Topics,
 };
 use tokio::sync::Mutex;
@@ -19,6 +18,7 @@ use tracing::warn;
 use crate::{
     config::RouteConfig,
     exit::{Failure, Outcome},
+    topics,
 };
 
 /// Topics that are named; more would not help anybody.
@@ -27,80 +27,141 @@ const NAMED_MAX: usize = 10;
 /// How often a running relay looks for new topics.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Fails if there are such topics.
-pub(super) async fn refuse(
-    store: &str,
-    admin: &dyn StoreAdmin,
-    topics: &Topics,
-    routes: &[&RouteConfig],
-) -> Outcome<()> {
-    let overview = admin.overview().await?;
-    let filters = filters(&overview, routes)?;
-    let unread: Vec<String> = topics
-        .seen()
-        .keys()
-        .filter(|topic| !filters.iter().any(|filter| filter.matches(topic)))
-        .map(|topic| format!("`{}`", topic.escape_debug()))
-        .collect();
-    if unread.is_empty() {
-        return Ok(());
+/// How soon a store that could not be read is asked again.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// The topics of one store, and what is said of them.
+pub(super) struct Unrouted {
+    store: String,
+    admin: Arc<dyn StoreAdmin>,
+    routes: Vec<RouteConfig>,
+    /// Whether to start all the same.
+    allowed: bool,
+    /// What is known of its log. Nobody keeps it for longer than one stretch takes.
+    pub(super) topics: Arc<Mutex<Topics>>,
+}
+
+/// The topics that were judged. The next ones are news.
+pub(super) type Judged = BTreeSet<String>;
+
+impl Unrouted {
+    pub(super) fn new(
+        store: String,
+        admin: Arc<dyn StoreAdmin>,
+        routes: Vec<RouteConfig>,
+        allowed: bool,
+    ) -> Outcome<Self> {
+        let own = routes.iter().map(filter).collect::<Outcome<Vec<_>>>()?;
+        Ok(Self { store, admin, routes, allowed, topics: Arc::new(Mutex::new(topics::unknown(own))) })
     }
-    let named = unread.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+
+    /// Whether the relay may work before the log was looked at: nothing is new, so nothing can be wrong that was not wrong
+    /// before.
+    pub(super) async fn may_wait(&self) -> Outcome<bool> {
+        if self.allowed {
+            return Ok(true);
+        }
+        let overview = self.admin.overview().await?;
+        for route in &self.routes {
+            let topics = filter(route)?.to_string();
+            if !overview.routes.iter().any(|known| *known.route == *route.name && known.topics == topics) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks at the whole log, and fails as soon as it has a topic that no route reads, unless that is allowed. A store that
+    /// is away is waited for. Can be dropped at any time.
+    pub(super) async fn look_at_all(&self) -> Outcome<Judged> {
+        let mut judged = Judged::new();
+        loop {
+            match self.step(&mut judged).await? {
+                Ok(true) => return Ok(judged),
+                Ok(false) => {}
+                Err(error) if error.is_transient() => {
+                    warn!(store = self.store, error = error.chain(), "the topics cannot be looked at; trying again");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One stretch, and what it has brought. Inside: whether that was the last one, or why the store could not say.
+    async fn step(&self, judged: &mut Judged) -> Outcome<postrider::Result<bool>> {
+        let last = self.topics.lock().await.step(&*self.admin).await;
+        if !self.allowed {
+            match self.unread(judged).await {
+                Ok(unread) if unread.is_empty() => {}
+                Ok(unread) => return Err(refused(&self.store, &unread)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        if let Ok(true) = last {
+            judged.extend(self.topics.lock().await.seen().keys().cloned());
+        }
+        Ok(last)
+    }
+
+    /// Those that are not judged yet and that no route reads; all are judged then. An overview costs more than a look at
+    /// what is new, and is only asked for if there is something.
+    async fn unread(&self, judged: &mut Judged) -> postrider::Result<Vec<String>> {
+        let seen: Judged = self.topics.lock().await.seen().keys().cloned().collect();
+        if seen.is_subset(judged) {
+            return Ok(Vec::new());
+        }
+        let overview = self.admin.overview().await?;
+        // A route that is configured reads what it will read, not what the store knows of it.
+        let is_own = |name: &str| self.routes.iter().any(|route| route.name == name);
+        let others = overview.routes.iter().filter(|other| other.replay_of.is_none() && !is_own(&other.route));
+        // What a newer version writes and this one cannot read is no reason to complain.
+        let filters: Vec<TopicFilter> =
+            others.filter_map(|other| TopicFilter::new(other.topics.split(", ")).ok()).collect();
+        let read = |topic: &&String| filters.iter().any(|filter| filter.matches(topic));
+        let unread = seen.difference(judged).filter(|topic| !read(topic)).cloned().collect();
+        *judged = seen;
+        Ok(unread)
+    }
+
+    /// Tells of each new topic that no route reads, once. Ends when it is dropped. A store that cannot be read is asked again
+    /// later; the relay has its own words for that.
+    pub(super) async fn watch(&self, mut judged: Judged) -> Infallible {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            if !matches!(self.look().await, Ok(())) {
+                continue;
+            }
+            for topic in self.unread(&mut judged).await.unwrap_or_default() {
+                warn!(
+                    store = self.store,
+                    topic,
+                    "no route reads this topic: nobody delivers its messages, and retention removes them when they are old \
+                     enough"
+                );
+            }
+        }
+    }
+
+    async fn look(&self) -> postrider::Result<()> {
+        while !self.topics.lock().await.step(&*self.admin).await? {}
+        Ok(())
+    }
+}
+
+fn filter(route: &RouteConfig) -> Outcome<TopicFilter> {
+    Ok(TopicFilter::new(&route.topics)?)
+}
+
+fn refused(store: &str, unread: &[String]) -> Failure {
+    let quoted = unread.iter().take(NAMED_MAX).map(|topic| format!("`{}`", topic.escape_debug()));
+    let named = quoted.collect::<Vec<_>>().join(", ");
     let more = unread.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Err(Failure::usage(format!(
+    Failure::usage(format!(
         "the store `{store}` has messages that no route reads, so nobody would deliver them: {named}{more}\n  \
          let a new route read them: it begins with the oldest record; or give them to a route that is there, which has \
          passed these and takes a `postrider replay --route … --topic …` besides; or to one with `transport = \"discard\"`, if nobody needs them; or write \
          `unrouted = \"allow\"` in `[relay]`"
-    )))
-}
-
-/// Of a route that is configured, what it reads now; of any other, what the store knows.
-fn filters(overview: &Overview, routes: &[&RouteConfig]) -> Outcome<Vec<TopicFilter>> {
-    let mut filters = Vec::new();
-    for route in routes {
-        filters.push(TopicFilter::new(&route.topics)?);
-    }
-    for other in &overview.routes {
-        if other.replay_of.is_none() && routes.iter().all(|route| *route.name != *other.route) {
-            // What a newer version writes and this one cannot read is no reason to complain.
-            filters.extend(TopicFilter::new(other.topics.split(", ")));
-        }
-    }
-    Ok(filters)
-}
-
-/// Tells of each new topic that no route reads, once. Ends when it is dropped. A store that cannot be read is asked again
-/// later; the relay has its own words for that.
-pub(super) async fn watch(store: String, admin: Arc<dyn StoreAdmin>, topics: Arc<Mutex<Topics>>) {
-    let mut judged = topics.lock().await.seen().keys().cloned().collect();
-    loop {
-        tokio::time::sleep(EVERY).await;
-        let _ = tell_new(&store, &*admin, &topics, &mut judged).await;
-    }
-}
-
-/// An overview costs more than a look at what is new, and is only asked for if there is something.
-async fn tell_new(
-    store: &str,
-    admin: &dyn StoreAdmin,
-    topics: &Mutex<Topics>,
-    judged: &mut BTreeSet<String>,
-) -> postrider::Result<()> {
-    let mut topics = topics.lock().await;
-    topics.look(admin).await?;
-    if topics.seen().keys().all(|topic| judged.contains(topic)) {
-        return Ok(());
-    }
-    let unread = topics.unread(&admin.overview().await?);
-    for (topic, _) in unread.iter().filter(|(topic, _)| !judged.contains(topic)) {
-        warn!(
-            store,
-            topic,
-            "no route reads this topic: nobody delivers its messages, and retention removes them when they are old enough"
-        );
-    }
-    judged.extend(topics.seen().keys().cloned());
-    Ok(())
+    ))
 }

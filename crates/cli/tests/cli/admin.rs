@@ -237,3 +237,32 @@ fn a_port_that_is_taken_is_said_before_anything_is_made() {
     assert!(finished.stderr.contains(&listen.to_string()) && finished.stderr.contains("in use"), "{finished:?}");
     assert!(!place.path("app.db").exists(), "nothing was made");
 }
+
+/// A server that takes connections and says nothing, as one behind a broken network does. Nobody is let go.
+fn silent_server() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    address
+}
+
+#[test]
+fn a_start_that_hangs_answers_probes_and_ends_when_it_is_told() {
+    let (place, listen) = (Workplace::new(), free_port());
+    let server = silent_server();
+    let url = format!("postgres://relay@{server}/shop?sslmode=disable");
+    let text = config(listen, "discard:", "").replace("sqlite:app.db", &url);
+    let mut daemon = place.daemon("relay", &text);
+    wait_until("it answers", || status(listen, "/livez") == 200);
+    for path in ["/startupz", "/readyz"] {
+        assert_eq!(get(listen, path, None), Some((503, "starting\n".to_owned())), "{path}");
+    }
+    let (code, body) = get(listen, "/healthz", None).unwrap();
+    let health: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, health["status"].as_str()), (503, Some("starting")));
+    assert_eq!(status(listen, "/metrics"), 200);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let told = std::fs::read_to_string(place.path("relay.log")).unwrap();
+    assert!(told.contains("stopped before anything was started"), "{told}");
+}

@@ -10,6 +10,7 @@ use std::{
 use rusqlite::Connection;
 use rustix::{
     fs::{Mode, OFlags},
+    process::Signal,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 use serde_json::Value;
@@ -195,9 +196,13 @@ fn a_bench_measures_and_leaves_nothing_behind() {
     let given = workplace.run(&["bench", "--messages", "200", "--store", "sqlite:app.db"]);
     assert!(given.code == 0 && given.stdout.contains("relayed to nowhere"), "{given:?}");
     assert_eq!(workplace.status()["routes"], serde_json::json!([]), "its route is forgotten");
+    let mut narrow = workplace.daemon("narrow", CONFIG);
+    wait_until("its records keep no relay from starting", || workplace.status()["routes"][0]["state"] == "running");
+    narrow.signal(Signal::TERM);
+    assert!(narrow.wait().success());
     let everything = CONFIG.replace("topics = [\"orders.*\"]", "topics = [\"**\"]");
     let _daemon = workplace.daemon("postrider", &everything);
-    wait_until("the route is known", || workplace.status()["routes"][0]["route"] == "orders");
+    wait_until("the route is known", || workplace.status()["routes"][0]["topics"] == "**");
     let refused = workplace.run(&["bench", "--store", "sqlite:app.db"]);
     assert!(refused.code == 4 && refused.stderr.contains("is read by orders"), "{refused:?}");
 }

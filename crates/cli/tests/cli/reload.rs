@@ -224,6 +224,62 @@ fn several_stores_are_served_by_one_process_and_drained_together() {
     assert_eq!(told.matches("relay stopped").count(), 2, "{told}");
 }
 
+#[cfg(unix)]
+fn write_secret(workplace: &Workplace, name: &str, secret: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    workplace.write(name, secret);
+    fs::set_permissions(workplace.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// As a volume with secrets does it: the configuration stays as it is, and what it names has changed.
+#[test]
+fn a_token_that_was_rotated_in_its_file_is_asked_for_and_a_store_that_was_is_named() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let listen = free_port();
+    let (old, new) = ("0123456789abcdef", "fedcba9876543210");
+    write_secret(&workplace, "token", old);
+    write_secret(&workplace, "url", "sqlite:app.db");
+    let admin = format!("[admin]\nlisten = \"{listen}\"\ntoken = {{ file = \"token\" }}");
+    let text = config("", "", &admin).replace("\"sqlite:app.db\"", "{ file = \"url\" }");
+    let daemon = workplace.daemon("relay", &text);
+    let answer = |token: &str| get(listen, "/metrics", Some(token)).map(|(status, _)| status);
+    wait_until("the daemon is ready", || get(listen, "/readyz", None).is_some_and(|(status, _)| status == 200));
+    assert_eq!((answer(old), answer(new)), (Some(200), Some(401)));
+    write_secret(&workplace, "token", new);
+    write_secret(&workplace, "url", "sqlite:./app.db");
+    daemon.signal(Signal::HUP);
+    wait_until("the new one is asked for", || answer(new) == Some(200));
+    assert_eq!(answer(old), Some(401));
+    wait_until("it is said", || log(&workplace, "relay").contains("restart needed"));
+    let told = log(&workplace, "relay");
+    assert!(told.contains("changed=\"admin.token\"") && told.contains("keys=\"store.url\""), "{told}");
+    assert!(!told.contains(old) && !told.contains(new), "{told}");
+    daemon.signal(Signal::HUP);
+    wait_until("it is read once more", || log(&workplace, "relay").matches("was read again").count() == 2);
+    assert!(log(&workplace, "relay").contains("changed=\"nothing\""), "what was taken is not told twice");
+}
+
+#[test]
+fn a_section_of_a_route_that_is_taken_out_is_taken_at_once() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let hook = "[route.http]\nunsigned = true\nallow_http = true";
+    let text = config("", hook, "").replace("file:arrivals.ndjson", "http://hooks.example.com/");
+    let daemon = workplace.daemon("relay", &text);
+    wait_until("a lane is owned", || log(&workplace, "relay").contains("lane acquired"));
+    workplace.write("relay.toml", config("", "", ""));
+    daemon.signal(Signal::HUP);
+    wait_until("it is read again", || log(&workplace, "relay").contains("was read again"));
+    producer.enqueue(3, 1);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    let told = log(&workplace, "relay");
+    for key in ["route.orders.transport", "route.orders.http.unsigned", "route.orders.http.timeout"] {
+        assert!(told.contains(key), "{key} in {told}");
+    }
+    assert!(!told.contains("restart needed"), "{told}");
+}
+
 /// So many more records on a topic that every configuration here reads, in one statement.
 fn fill(workplace: &Workplace, records: u32) {
     let connection = rusqlite::Connection::open(workplace.path("app.db")).unwrap();
@@ -292,4 +348,30 @@ fn a_topic_that_no_route_reads_is_refused_at_the_start() {
         daemon.signal(Signal::TERM);
         assert_eq!(daemon.wait().code(), Some(0));
     }
+}
+
+/// Where nothing is new the relay works beside the look at its log; what the look finds is an error all the same.
+#[test]
+fn a_topic_that_no_route_reads_is_refused_also_where_the_store_knows_every_route() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let text = config("", "topics = [\"orders.*\"]", "");
+    let mut first = workplace.daemon("first", &text);
+    wait_until("a lane is owned", || log(&workplace, "first").contains("lane acquired"));
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait().code(), Some(0));
+    fill(&workplace, 41_000);
+    let message = ["enqueue", "--store", "sqlite:app.db", "--topic", "refunds.made", "--name", "n", "--payload", "{}"];
+    assert_eq!(workplace.run(&message).code, 0);
+    let mut second = workplace.daemon("second", &text);
+    assert_eq!(second.wait().code(), Some(2));
+    let told = log(&workplace, "second");
+    assert!(told.contains("`refunds.made`") && told.contains("unrouted = \"allow\""), "{told}");
+    // Whatever it has published until then, the next one goes on there.
+    let mut third = workplace.daemon("third", &config("unrouted = \"allow\"", "topics = [\"orders.*\"]", ""));
+    producer.enqueue(10, 2);
+    let arrived = || workplace.arrivals("arrivals.ndjson").into_iter().collect::<std::collections::BTreeSet<_>>().len();
+    wait_until("all have arrived", || arrived() == 41_010);
+    third.signal(Signal::TERM);
+    assert_eq!(third.wait().code(), Some(0));
 }

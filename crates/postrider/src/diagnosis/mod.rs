@@ -35,7 +35,7 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 24] = [
+pub const CODES: [(&str, &str); 25] = [
     (
         "passed",
         "the route has passed it: delivered, unless somebody discarded it or the route did not read its topic then",
@@ -46,6 +46,10 @@ pub const CODES: [(&str, &str); 24] = [
     ("open-transaction", "a transaction is open that has written something: what it enqueued is seen by nobody yet"),
     ("activity-hidden", "open transactions may be missed: the store hides from this role what others do"),
     ("no-route", "no route reads its topic"),
+    (
+        "topics-in-part",
+        "only the oldest records were looked at for topics that no route reads: the log is larger than this look could see",
+    ),
     ("no-relay", "no relay is alive on this store"),
     ("not-served", "relays are alive, but none has this route in its configuration"),
     ("store-locked", "another connection keeps a lock that the relays wait for; on SQLite the only write lock"),

@@ -16,12 +16,12 @@ const TOPICS_SHOWN_MAX: usize = 3;
 /// alone, whatever its state: nobody misses it. What waits for its time is not wrong either, but needs somebody who has
 /// the route when that time comes, and so does what an operator may redrive.
 ///
-/// Topics that no route reads are looked for in the whole log. Whoever surveys a store more than once keeps `topics`: with
-/// those of the look before, only what has come since is looked at.
+/// Topics that no route reads are told as far as `topics` knows the log: whoever asks [looks](Topics::look) first, and whoever
+/// asks more than once keeps them, so that only what has come since is looked at.
 ///
 /// # Errors
 /// If the store cannot be read.
-pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &mut Topics) -> Result<Vec<Finding>> {
+pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &Topics) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
     let blockage = if waiting.is_empty() { None } else { admin.blockage().await?.map(blocked) };
@@ -42,7 +42,6 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &mut To
         let groups = admin.dead_groups().await?;
         findings.extend(overview.routes.iter().filter_map(|route| given_up(route, &groups)));
     }
-    topics.look(admin).await?;
     findings.extend(unrouted(&topics.unread(overview)));
     Ok(findings)
 }

@@ -2,10 +2,10 @@
 //!
 //! A message on such a topic is delivered by nobody, and retention removes it like any other when it is old enough. So it
 //! has to be said early, and to be remembered: [`Topics`] walks the whole log once, and then only what has come since, so
-//! that a process that looks again and again pays for the log once. What it has seen it does not forget when retention
-//! removes it.
+//! that a process that looks again and again pays for the log once. It walks a stretch at a time, so whoever has no time for
+//! a large log stops in between and says how much was seen. What it has seen it does not forget when retention removes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use postrider_core::{
     Result,
@@ -14,55 +14,109 @@ use postrider_core::{
     topic::TopicFilter,
 };
 
+use super::Finding;
+
 /// Records of one stretch. The last full stretch and what follows it are looked at again every time: a transaction that
 /// commits late may put records there.
 const STRETCH: u32 = 20_000;
 
+/// Topics that are remembered by name. A log with more of them, beside those that are [expected](Topics::expecting), has a
+/// topic per key or worse; the rest is not told, and that there is one is.
+const REMEMBERED_MAX: usize = 50_000;
+
 /// What is known of the topics of one log. Begins with nothing known.
 #[derive(Debug, Default)]
 pub struct Topics {
+    expected: Vec<TopicFilter>,
     /// Of the stretches that are not looked at again.
     counted: BTreeMap<String, u64>,
     /// Where those end.
     at: Option<u64>,
-    /// Everything that the last look has seen.
+    /// The pass that is under way.
+    pass: Option<Pass>,
+    /// What the last whole pass has seen; before the first one is whole, what it has seen so far.
     seen: BTreeMap<String, u64>,
+    /// Records that the first pass has looked at.
+    records: u64,
+    /// Whether a pass has come to the end of the log.
+    whole: bool,
+    /// Whether there were more topics than are remembered.
+    too_many: bool,
+}
+
+/// How far a pass over the log is.
+#[derive(Debug)]
+struct Pass {
+    at: Option<u64>,
+    /// The last full stretch, which the next pass looks at again unless another one follows.
+    before: TopicPage,
 }
 
 impl Topics {
+    /// Does not remember topics that one of these filters takes: somebody reads them as long as this is asked. A log may have
+    /// any number of those.
+    #[must_use]
+    pub fn expecting(expected: Vec<TopicFilter>) -> Self {
+        Self { expected, ..Self::default() }
+    }
+
     /// Looks at what has come since the last look. The first one walks the whole log; dropped half-way, the next one goes on
     /// where it was.
     ///
     /// # Errors
     /// If the store cannot be read.
     pub async fn look(&mut self, admin: &dyn StoreAdmin) -> Result<()> {
-        self.walk(admin, STRETCH).await
+        while !self.step(admin).await? {}
+        Ok(())
     }
 
-    async fn walk(&mut self, admin: &dyn StoreAdmin, stretch: u32) -> Result<()> {
-        let (mut at, mut before) = (self.at, None::<TopicPage>);
-        // Ends with the log: with the first stretch that is not full.
-        loop {
-            let page = admin.topics(at, stretch).await?;
-            let Some(next) = page.next else {
-                let mut seen = self.counted.clone();
-                add(&mut seen, before.unwrap_or_default());
-                add(&mut seen, page);
-                self.seen = seen;
-                return Ok(());
-            };
-            if let Some(before) = before.replace(page) {
-                self.at = before.next;
-                add(&mut self.counted, before);
-            }
-            at = Some(next);
+    /// Looks at one stretch of what has come since the last look. Returns whether it has come to the end of the log; the
+    /// step after that begins the next look. Dropped half-way, or after an error, the stretch is looked at again.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn step(&mut self, admin: &dyn StoreAdmin) -> Result<bool> {
+        self.step_by(admin, STRETCH).await
+    }
+
+    async fn step_by(&mut self, admin: &dyn StoreAdmin, stretch: u32) -> Result<bool> {
+        let at = self.pass.as_ref().map_or(self.at, |pass| pass.at);
+        let mut page = admin.topics(at, stretch).await?;
+        // From here on nothing is waited for, so nothing can be left half done.
+        if !self.whole {
+            self.records += page.topics.iter().map(|(_, records)| records).sum::<u64>();
         }
+        page.topics.retain(|(topic, _)| !self.expected.iter().any(|filter| filter.matches(topic)));
+        if !self.whole {
+            self.too_many |= !add(&mut self.seen, &page);
+        }
+        let pass = self.pass.take();
+        let Some(next) = page.next else {
+            let mut seen = self.counted.clone();
+            let before = pass.is_none_or(|pass| add(&mut seen, &pass.before));
+            self.too_many |= !(before && add(&mut seen, &page));
+            (self.seen, self.whole) = (seen, true);
+            return Ok(true);
+        };
+        if let Some(pass) = pass {
+            self.at = pass.before.next;
+            self.too_many |= !add(&mut self.counted, &pass.before);
+        }
+        self.pass = Some(Pass { at: Some(next), before: page });
+        Ok(false)
     }
 
-    /// Every topic that was seen, and how many messages had it, also those that are no longer in the log.
+    /// Every topic that was seen and is not expected, and how many messages had it, also those that are no longer in the
+    /// log.
     #[must_use]
     pub fn seen(&self) -> &BTreeMap<String, u64> {
         &self.seen
+    }
+
+    /// Whether the whole log was looked at, up to its end at that time.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// Those that no route of the store reads, by topic.
@@ -75,12 +129,39 @@ impl Topics {
         let unread = self.seen.iter().filter(|(topic, _)| !filters.iter().any(|filter| filter.matches(topic)));
         unread.map(|(topic, records)| (topic.clone(), *records)).collect()
     }
+
+    /// That only a part of the log is known, if it is so.
+    #[must_use]
+    pub fn in_part(&self) -> Option<Finding> {
+        let what = match (self.whole, self.too_many) {
+            (true, false) => return None,
+            (true, true) => format!(
+                "the log has more topics than are remembered ({REMEMBERED_MAX}): there may be more of those that no route \
+                 reads"
+            ),
+            (false, _) => format!(
+                "only the oldest {} records were looked at for topics that no route reads: the log is larger than that",
+                self.records
+            ),
+        };
+        let fix = "a relay that runs looks at the whole log: its log and its metrics name such topics".to_owned();
+        Some(Finding { route: None, code: "topics-in-part", what, fix: Some(fix) })
+    }
 }
 
-fn add(topics: &mut BTreeMap<String, u64>, page: TopicPage) {
-    for (topic, records) in page.topics {
-        *topics.entry(topic).or_default() += records;
+/// Whether all of them were remembered.
+#[must_use]
+fn add(topics: &mut BTreeMap<String, u64>, page: &TopicPage) -> bool {
+    let mut all = true;
+    for (topic, records) in &page.topics {
+        let full = topics.len() >= REMEMBERED_MAX;
+        match topics.entry(topic.clone()) {
+            Entry::Occupied(mut known) => *known.get_mut() += records,
+            Entry::Vacant(_) if full => all = false,
+            Entry::Vacant(new) => drop(new.insert(*records)),
+        }
     }
+    all
 }
 
 #[cfg(test)]
@@ -98,9 +179,13 @@ mod tests {
         transaction.commit();
     }
 
-    async fn shown(topics: &mut Topics, store: &MemoryStore) -> Vec<String> {
-        topics.walk(store, 10).await.unwrap();
+    fn in_words(topics: &Topics) -> Vec<String> {
         topics.seen().iter().map(|(topic, records)| format!("{topic} {records}")).collect()
+    }
+
+    async fn shown(topics: &mut Topics, store: &MemoryStore) -> Vec<String> {
+        while !topics.step_by(store, 10).await.unwrap() {}
+        in_words(topics)
     }
 
     #[tokio::test]
@@ -116,5 +201,46 @@ mod tests {
         enqueue(&store, "newest", 25);
         assert_eq!(shown(&mut topics, &store).await, ["new 30", "newest 25", "old 1"]);
         assert!(topics.at > at, "{topics:?}");
+        assert_eq!(topics.in_part(), None);
+    }
+
+    #[tokio::test]
+    async fn a_walk_that_stops_in_between_says_how_much_it_has_seen_and_goes_on_there() {
+        let store = MemoryStore::new();
+        enqueue(&store, "old", 1);
+        enqueue(&store, "new", 30);
+        enqueue(&store, "newest", 1);
+        let mut topics = Topics::default();
+        assert!(topics.in_part().unwrap().what.contains("the oldest 0 records"));
+        assert!(!topics.step_by(&store, 10).await.unwrap());
+        assert!(!topics.step_by(&store, 10).await.unwrap());
+        assert_eq!(in_words(&topics), ["new 19", "old 1"]);
+        assert!(!topics.is_whole() && topics.in_part().unwrap().what.contains("the oldest 20 records"), "{topics:?}");
+        assert_eq!(shown(&mut topics, &store).await, ["new 30", "newest 1", "old 1"]);
+        assert!(topics.is_whole() && topics.in_part().is_none(), "{topics:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_expected_is_not_remembered() {
+        let store = MemoryStore::new();
+        enqueue(&store, "orders.1", 12);
+        enqueue(&store, "refunds", 2);
+        enqueue(&store, "orders.2", 12);
+        let mut topics = Topics::expecting(vec![TopicFilter::new(["orders.*"]).unwrap()]);
+        assert_eq!(shown(&mut topics, &store).await, ["refunds 2"]);
+        assert_eq!(topics.records, 26, "but looked at");
+    }
+
+    #[test]
+    fn there_is_a_limit_to_what_is_remembered() {
+        let mut known = BTreeMap::new();
+        let page = |from: usize, to: usize| TopicPage {
+            topics: (from..to).map(|number| (number.to_string(), 1)).collect(),
+            next: None,
+        };
+        assert!(add(&mut known, &page(0, REMEMBERED_MAX)));
+        assert!(add(&mut known, &page(0, 1)), "one that is known is counted on");
+        assert!(!add(&mut known, &page(REMEMBERED_MAX, REMEMBERED_MAX + 1)));
+        assert_eq!((known.len(), known["0"]), (REMEMBERED_MAX, 2));
     }
 }

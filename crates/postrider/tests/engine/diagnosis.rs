@@ -288,7 +288,9 @@ async fn a_limit_that_keeps_the_cursor_is_named(place: Place) {
 /// Code and sentence of everything that a survey finds.
 async fn surveyed(place: &Place) -> Vec<String> {
     let overview = place.admin.overview().await.unwrap();
-    let found = survey(&*place.admin, &overview, &mut Topics::default()).await.unwrap();
+    let mut topics = Topics::default();
+    topics.look(&*place.admin).await.unwrap();
+    let found = survey(&*place.admin, &overview, &topics).await.unwrap();
     found.iter().map(|finding| format!("{}: {finding}", finding.code)).collect()
 }
 
