@@ -128,7 +128,7 @@ async fn entries_that_went_astray_come_before_newer_ones() {
     publish(&publisher, 0..6).await;
     // Longer than the patience of this test.
     let builder = RedisSubscriber::builder(access, "g", [&stream]).prefetch(2).claim_after(10 * PATIENCE);
-    let subscriber = builder.declare().subscribe().await.unwrap();
+    let subscriber = builder.timeout(PATIENCE).declare().subscribe().await.unwrap();
     let mut connection = own.connection().await;
     // The subscriber has as many as it may have, and asks for no more.
     answers(&mut connection, &["XPENDING", &stream, "g"], "[int(2)").await;
@@ -160,7 +160,7 @@ async fn what_was_acknowledged_does_not_come_again_while_others_are_taken_over()
     let access = Access::new(&format!("redis://{}", proxy.address())).unwrap();
     // Everything that is out is looked up again all the time.
     let builder = RedisSubscriber::builder(access, "g", [&stream]).prefetch(8).claim_after(Duration::from_millis(1));
-    let subscriber = builder.declare().subscribe().await.unwrap();
+    let subscriber = builder.timeout(PATIENCE).declare().subscribe().await.unwrap();
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     while times.len() < 400 {
         let deliveries = receive(&subscriber, 2).await;
