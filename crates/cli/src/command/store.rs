@@ -1,8 +1,8 @@
 //! Arguments that several commands share: which store, and who asks.
 //!
 //! An operator mostly stands next to the file of the relay, or in a container that has its environment. So the store is
-//! looked for in this order: `--store`; `POSTRIDER__STORE__URL`; the file of `--config`, or `postrider.toml` if there is
-//! one; `DATABASE_URL`. The relay finds its own in the same order.
+//! looked for in this order: `--store`; `POSTRIDER__STORE__URL`, or the place that `…__FILE` or `…__ENV` names; the file of
+//! `--config`, or `postrider.toml` if there is one; `DATABASE_URL`. The relay finds its own in the same order.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use clap::Args;
 use postrider::core::admin::Actor;
 
 use crate::{
-    config::{self, StoreConfig},
+    config::{self, Secret, StoreConfig},
     exit::{Failure, Outcome},
     registry::{self, OpenStore, Place, StoreAdapter},
 };
@@ -25,6 +25,8 @@ pub(super) const HEADING: &str = "Store";
 const FILE: &str = "postrider.toml";
 
 const URL: &str = "POSTRIDER__STORE__URL";
+const URL_FILE: &str = "POSTRIDER__STORE__URL__FILE";
+const URL_ENV: &str = "POSTRIDER__STORE__URL__ENV";
 const DATABASE_URL: &str = "DATABASE_URL";
 
 /// Which store.
@@ -80,6 +82,10 @@ impl StoreArguments {
         if let Ok(url) = env::var(URL) {
             return by_url(URL, &url);
         }
+        if let Some((name, place)) = url_elsewhere() {
+            let url = place.get().map_err(|error| Failure::usage(format!("{name}: {}", error.chain())))?;
+            return by_url(name, &url);
+        }
         // Others have this one empty to say that it is not set.
         if let Some(url) = env::var(DATABASE_URL).ok().filter(|url| !url.is_empty()) {
             return by_url(DATABASE_URL, &url);
@@ -109,6 +115,12 @@ impl StoreArguments {
             }
         }
     }
+}
+
+/// Where the environment says that the URL stands, if it does.
+fn url_elsewhere() -> Option<(&'static str, Secret)> {
+    let file = env::var(URL_FILE).ok().map(|path| (URL_FILE, Secret::File(path.into())));
+    file.or_else(|| env::var(URL_ENV).ok().map(|name| (URL_ENV, Secret::Env(name))))
 }
 
 fn by_url(said_by: &str, url: &str) -> Outcome<(&'static dyn StoreAdapter, Place)> {

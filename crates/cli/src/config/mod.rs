@@ -62,6 +62,7 @@ pub(crate) use self::{
     redis::RedisConfig,
     relay::RelayConfig,
     route::RouteConfig,
+    secret::Place as Secret,
     store::{DEFAULT_NAME as DEFAULT_STORE_NAME, StoreConfig},
     telemetry::TelemetryConfig,
     template::template,

@@ -541,6 +541,12 @@ fn the_store_is_found_where_the_relay_finds_it() {
     assert_eq!(status(&[], &[("DATABASE_URL", url)]).0, 0);
     assert_eq!(status(&[], &[("POSTRIDER__STORE__URL", url), ("DATABASE_URL", "sqlite:gone.db")]).0, 0);
     assert_eq!(status(&["--store", url], &[("POSTRIDER__STORE__URL", "sqlite:gone.db")]).0, 0, "a flag comes first");
+    workplace.write("url", url);
+    std::fs::set_permissions(workplace.path("url"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(status(&[], &[("POSTRIDER__STORE__URL__FILE", "url"), ("DATABASE_URL", "sqlite:gone.db")]).0, 0);
+    assert_eq!(status(&[], &[("POSTRIDER__STORE__URL__ENV", "SHOP"), ("SHOP", url)]).0, 0);
+    let (code, told) = status(&[], &[("POSTRIDER__STORE__URL__FILE", "nothing")]);
+    assert!(code == 2 && told.contains("POSTRIDER__STORE__URL__FILE: "), "{told}");
     workplace.write("postrider.toml", CONFIG);
     assert_eq!(status(&[], &[("DATABASE_URL", "sqlite:gone.db")]).0, 0, "the file comes before the general name");
     assert_eq!(status(&[], &[("POSTRIDER__STORE__URL", "sqlite:gone.db")]).0, 3, "our own name before the file");
