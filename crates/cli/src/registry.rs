@@ -6,7 +6,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use postrider::{
     Envelope, Error, Result,
-    core::{BoxFuture, admin::StoreAdmin, log::Log, migration::Standing, transport::Publisher},
+    core::{
+        BoxFuture,
+        admin::{Actor, StoreAdmin},
+        log::Log,
+        migration::Standing,
+        transport::Publisher,
+    },
 };
 
 use crate::{
@@ -105,7 +111,7 @@ pub(crate) trait StoreAdapter: Sync {
     fn migrations(&self, place: &Place) -> Result<Vec<Standing>>;
 
     /// Applies what is pending and returns it. A store beside another one is made only with `new_store`.
-    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>>;
+    fn migrate(&self, place: &Place, new_store: bool, actor: &Actor) -> Result<Vec<Standing>>;
 
     /// All migrations as a script.
     fn migration_script(&self, place: &Place) -> Result<String>;

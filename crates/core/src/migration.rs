@@ -21,10 +21,18 @@ pub struct Standing {
     pub applied_at: Option<Timestamp>,
 }
 
+impl Standing {
+    /// `0001 log`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        format!("{:04} {}", self.version, self.name)
+    }
+}
+
 /// `0001 log: applied at 2026-01-01T00:00:00.000000Z`.
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04} {}: ", self.version, self.name)?;
+        write!(f, "{}: ", self.in_words())?;
         match self.applied_at {
             Some(at) => write!(f, "applied at {at}"),
             None => f.write_str("pending"),

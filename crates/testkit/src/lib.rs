@@ -6,6 +6,7 @@
 //! - [`envelopes`]: the envelopes that must survive every trip.
 //! - [`fault`]: wrappers that make a working store or publisher fail on purpose.
 //! - [`service`]: where the real servers are.
+//! - [`patience`]: how long a test waits.
 //! - [`checker`]: from what was committed and what arrived, the verdict.
 //!
 //! The suites know the contracts and nothing else: no engine, no client library.
@@ -19,6 +20,8 @@ pub mod envelopes;
 pub mod fault;
 
 pub mod service;
+
+pub mod patience;
 
 pub mod checker;
 

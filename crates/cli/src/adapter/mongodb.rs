@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
-    core::{BoxFuture, migration::Standing},
+    core::{BoxFuture, admin::Actor, migration::Standing},
     mongodb::{self, Builder, Mongo, MongoStore, PREFIX, UnitOfWork, migrations},
 };
 
@@ -86,12 +86,12 @@ impl StoreAdapter for Adapter {
         wait(async { migrations::status(&self.url(place), &self.names(place)?).await })
     }
 
-    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>> {
+    fn migrate(&self, place: &Place, new_store: bool, actor: &Actor) -> Result<Vec<Standing>> {
         wait(async {
             if !new_store {
                 self.refuse_second(place).await?;
             }
-            migrations::up(&self.url(place), &self.names(place)?).await
+            migrations::up(&self.url(place), &self.names(place)?, actor).await
         })
     }
 

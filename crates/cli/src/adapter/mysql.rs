@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
-    core::{BoxFuture, migration::Standing},
+    core::{BoxFuture, admin::Actor, migration::Standing},
     mysql::{self, Mysql, MysqlStore, PREFIX, migrations},
 };
 
@@ -52,12 +52,12 @@ impl StoreAdapter for Adapter {
         wait(place, async { migrations::status(&url(place), &dialect(place)?).await })
     }
 
-    fn migrate(&self, place: &Place, new_store: bool) -> Result<Vec<Standing>> {
+    fn migrate(&self, place: &Place, new_store: bool, actor: &Actor) -> Result<Vec<Standing>> {
         wait(place, async {
             if !new_store {
                 refuse_second(place).await?;
             }
-            migrations::up(&url(place), &dialect(place)?).await
+            migrations::up(&url(place), &dialect(place)?, actor).await
         })
     }
 

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use postrider::{
     Envelope, Error, ErrorKind, Outbox, Result,
-    core::{BoxFuture, migration::Standing},
+    core::{BoxFuture, admin::Actor, migration::Standing},
     sqlite::{self, PREFIX, Sqlite, SqliteStore, migrations},
 };
 use rusqlite::{Connection, TransactionBehavior};
@@ -61,9 +61,9 @@ impl StoreAdapter for Adapter {
         migrations::status(&place.path, &dialect(place)?)
     }
 
-    fn migrate(&self, place: &Place, _new_store: bool) -> Result<Vec<Standing>> {
+    fn migrate(&self, place: &Place, _new_store: bool, actor: &Actor) -> Result<Vec<Standing>> {
         must_have_a_folder(place)?;
-        migrations::up(&place.path, &dialect(place)?)
+        migrations::up(&place.path, &dialect(place)?, actor)
     }
 
     fn migration_script(&self, place: &Place) -> Result<String> {

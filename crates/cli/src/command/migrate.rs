@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use postrider::core::migration::Standing;
 use serde_json::{Value, json};
 
-use super::store::StoreArguments;
+use super::store::{ActorArguments, StoreArguments};
 use crate::{
     exit::{Code, Outcome},
     output::{OutputArguments, print},
@@ -40,6 +40,8 @@ pub(crate) struct Up {
     /// Makes a store although the schema has one under another table prefix (PostgreSQL, MySQL, MongoDB).
     #[arg(long)]
     new_store: bool,
+    #[command(flatten)]
+    actor: ActorArguments,
     #[command(flatten)]
     store: StoreArguments,
     #[command(flatten)]
@@ -126,7 +128,7 @@ fn as_json(migrations: &[Standing]) -> Vec<Value> {
 
 fn up(arguments: &Up) -> Outcome {
     let (adapter, place) = arguments.store.find()?;
-    let applied = adapter.migrate(&place, arguments.new_store)?;
+    let applied = adapter.migrate(&place, arguments.new_store, &arguments.actor.actor())?;
     arguments.output.list(
         || as_json(&applied),
         || match applied.as_slice() {

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider::sqlite::{Sqlite, migrations};
+use postrider::{
+    core::admin::Actor,
+    sqlite::{Sqlite, migrations},
+};
 use rusqlite::Connection;
 
 use super::{
@@ -58,7 +61,7 @@ pub(super) fn direct(arguments: &Arguments, files: &Files) -> Outcome<Run> {
 
 /// The outbox's tables and the business table, in one database.
 fn prepare(files: &Files) -> Outcome<()> {
-    migrations::up(files.database(), &Sqlite::default())?;
+    migrations::up(files.database(), &Sqlite::default(), &Actor::new("demo"))?;
     let made = Connection::open(files.database()).and_then(|connection| connection.execute_batch(service::SCHEMA));
     made.map_err(|error| Failure::because(Code::Problem, "the table of orders cannot be made", &error))
 }

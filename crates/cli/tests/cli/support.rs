@@ -12,6 +12,7 @@ use std::{
 
 use postrider::{
     Envelope, MessageId, Outbox,
+    core::admin::Actor,
     sqlite::{Sqlite, migrations},
 };
 use postrider_testkit::checker::{self, Enqueued, Verdict};
@@ -82,7 +83,7 @@ impl Workplace {
 
     /// The database `app.db` with its schema.
     pub(crate) fn migrated(&self) -> Producer {
-        migrations::up(self.path("app.db"), &Sqlite::default()).unwrap();
+        migrations::up(self.path("app.db"), &Sqlite::default(), &Actor::new("tests")).unwrap();
         self.producer()
     }
 

@@ -190,7 +190,7 @@ impl Builder {
     async fn prepare(&self, client: &Client, dialect: &Mongo, seen: &Arc<Seen>) -> Work<()> {
         server::check(&server::hello(client).await?)?;
         let mut db = Db::alone(client, dialect, seen).await?;
-        if self.migrate { migrations::apply(&mut db).await.map(drop) } else { migrations::check(&mut db).await }
+        if self.migrate { migrations::apply(&mut db, None).await.map(drop) } else { migrations::check(&mut db).await }
     }
 }
 

@@ -152,7 +152,7 @@ async fn openers_that_race_migrate_once() {
         opened.await.unwrap().unwrap();
     }
     assert!(migrations::plan(&url(), &names).await.unwrap().is_empty());
-    assert!(migrations::up(&url(), &names).await.unwrap().is_empty());
+    assert!(migrations::up(&url(), &names, &Actor::new("tests")).await.unwrap().is_empty());
     builder(&url(), &names).migrate(false).open().await.unwrap();
     assert_eq!(migrations::beside(&url(), &names).await.unwrap(), Vec::<String>::new());
     let other = Mongo::with_prefix(names.database(), "other_").unwrap();
@@ -660,4 +660,27 @@ async fn a_transaction_that_is_still_open_is_named_with_where_it_comes_from() {
         assert!(finding.detail.contains("has been open for"), "{finding:?}");
     }
     session.abort_transaction().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_audited_does_not_happen() {
+    let place = Arc::new(Place::new().await);
+    let (database, audit) = (place.client.database(place.names.database()), format!("{}audit", place.names.prefix()));
+    let broken = async move || {
+        let command = doc! { "collMod": audit, "validator": { "broken": true } };
+        database.run_command(command).await.unwrap();
+    };
+    postrider_testkit::store::unaudited::nothing_changes_unaudited(place, broken).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_of_an_operator_are_audited() {
+    let names = Mongo::new(&format!("t{}", uuid::Uuid::now_v7().simple())).unwrap();
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let applied = migrations::up(&url(), &names, &anna).await.unwrap();
+    let entries = builder(&url(), &names).open().await.unwrap().audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
+    client().await.database(names.database()).drop().await.unwrap();
 }

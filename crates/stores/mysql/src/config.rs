@@ -123,7 +123,7 @@ impl Builder {
         let mut db = Db::alone(pool.get().await?, dialect);
         Settings::of(&mut db).await?.check()?;
         if self.migrate {
-            migrations::apply(&mut db).await?;
+            migrations::apply(&mut db, None).await?;
         } else {
             migrations::check(&mut db).await?;
         }

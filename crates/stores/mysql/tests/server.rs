@@ -9,7 +9,7 @@ use std::{process::Command, time::Duration};
 use mysql_async::{TxOpts, prelude::Queryable};
 use postrider_core::{
     ErrorKind,
-    admin::StoreAdmin,
+    admin::{Actor, StoreAdmin},
     doctor::{Severity, Thresholds},
     enlist::Enlist,
     envelope::Envelope,
@@ -67,7 +67,7 @@ async fn openers_that_race_migrate_once() {
     let status = migrations::status(&url(), &dialect).await.unwrap();
     assert!(status.iter().all(|standing| standing.applied_at.is_some()));
     assert_eq!(migrations::plan(&url(), &dialect).await.unwrap(), []);
-    assert_eq!(migrations::up(&url(), &dialect).await.unwrap(), []);
+    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
 }
 
 /// Cut off behind each statement in turn: whatever was there, the next opening goes on, and no message is forgotten.
@@ -149,12 +149,12 @@ async fn messages_that_a_missing_trigger_did_not_note_are_told_and_noted() {
     place.commit(vec![Envelope::new("t", "missed", ""), Envelope::new("t", "missed", "")]).await;
     assert_eq!(names(&place.delivered().await), ["noted"]);
     assert_eq!(codes().await, ["trigger-missing", "unnoted-messages"]);
-    assert_eq!(migrations::up(&url(), &dialect).await.unwrap(), []);
+    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
     assert_eq!(codes().await, [""; 0]);
     place.commit(vec![Envelope::new("t", "again", "")]).await;
     assert_eq!(names(&place.delivered().await), ["noted", "missed", "missed", "again"]);
     // Once more, and nothing is noted twice.
-    migrations::up(&url(), &dialect).await.unwrap();
+    migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
     assert_eq!(place.delivered().await.len(), 4);
 }
 
@@ -489,4 +489,29 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     holder.query_drop("ROLLBACK").await.unwrap();
     waiting.await.unwrap().unwrap();
     blockage(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_audited_does_not_happen() {
+    let place = std::sync::Arc::new(Place::new().await);
+    let sql = format!("ALTER TABLE {}audit ADD COLUMN broken INT NOT NULL, ADD CHECK (broken > 0)", place.prefix());
+    let broken = async move || {
+        let mut connection = connect().await;
+        // What is there already is of no account.
+        connection.query_drop("SET SESSION check_constraint_checks = 0").await.ok();
+        connection.query_drop(sql).await.unwrap();
+    };
+    postrider_testkit::store::unaudited::nothing_changes_unaudited(place, broken).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_of_an_operator_are_audited() {
+    let tables = Tables::fresh();
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let applied = migrations::up(&url(), &dialect, &anna).await.unwrap();
+    let entries = builder(tables.prefix()).open().await.unwrap().audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
 }

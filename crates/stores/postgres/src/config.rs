@@ -154,7 +154,7 @@ impl Builder {
     async fn prepare(&self, pool: &Pool, dialect: &Postgres) -> Work<u32> {
         let mut client = pool.get().await.map_err(Fault::from)?;
         if self.migrate {
-            migrations::apply(&mut client, dialect, self.block_bits).await?;
+            migrations::apply(&mut client, dialect, self.block_bits, None).await?;
         } else {
             migrations::check(&mut client, dialect).await?;
         }

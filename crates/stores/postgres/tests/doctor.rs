@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use own_server::{OwnServer, PASSWORD};
 use postrider_core::{
-    admin::StoreAdmin,
+    admin::{Actor, StoreAdmin},
     doctor::{Finding, Severity, Thresholds},
     lease::{Node, NodeId, Order, RouteSpec, Start},
     log::Log,
@@ -202,7 +202,7 @@ async fn a_ring_that_goes_round_and_an_altered_sequence_are_named() {
 async fn a_pooler_in_between_is_noticed() {
     let server = OwnServer::start(&[("password_encryption", "md5")]);
     let direct = server.url("127.0.0.1", "");
-    migrations::up(&direct, &Postgres::default()).await.unwrap();
+    migrations::up(&direct, &Postgres::default(), &Actor::new("tests")).await.unwrap();
     let pooler = server.pooler();
     let store = PostgresStore::builder(&pooler.url()).migrate(false).connections_max(1).open().await.unwrap();
     let found = findings(&store, Thresholds::default()).await;

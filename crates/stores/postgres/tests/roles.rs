@@ -279,7 +279,7 @@ async fn an_owner_can_begin_with_nothing_but_a_schema() {
     let sql = format!("CREATE SCHEMA \"{}\" AUTHORIZATION \"{}\"", schema.name(), names.0[MIGRATE]);
     connect().await.batch_execute(&sql).await.unwrap();
     let dialect = Postgres::new(schema.name(), "").unwrap();
-    migrations::up(&names.url(MIGRATE), &dialect).await.unwrap();
+    migrations::up(&names.url(MIGRATE), &dialect, &Actor::new("tests")).await.unwrap();
     let owner = connect_to(&names.url(MIGRATE)).await;
     owner.batch_execute(&migrations::roles(&dialect, &names.roles()).unwrap()).await.unwrap();
     let store = open(&names.url(RELAY), &schema).await;

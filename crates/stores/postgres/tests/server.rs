@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postrider_core::{
     ErrorKind,
-    admin::StoreAdmin,
+    admin::{Actor, StoreAdmin},
     enlist::Enlist,
     envelope::{Envelope, MessageId},
     lease::{LaneId, Lease, Node, NodeId, Order, RouteSpec, Start},
@@ -311,7 +311,7 @@ async fn migrations_are_printed_applied_once_and_checked() {
     let url = url();
     let racers = (0..12).map(|_| {
         let (url, dialect) = (url.clone(), dialect.clone());
-        tokio::spawn(async move { migrations::up(&url, &dialect).await.unwrap().len() })
+        tokio::spawn(async move { migrations::up(&url, &dialect, &Actor::new("tests")).await.unwrap().len() })
     });
     let mut applied = 0;
     for racer in racers.collect::<Vec<_>>() {
@@ -372,4 +372,28 @@ async fn a_wrong_url_names_no_password() {
     let refused = PostgresStore::open("postgres://user:secret@host:notaport/db").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(!refused.chain().contains("secret"), "{}", refused.chain());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_audited_does_not_happen() {
+    let place = std::sync::Arc::new(Place::new(12).await);
+    let schema = place.schema().to_owned();
+    let broken = async move || {
+        let sql = format!("ALTER TABLE {schema}.audit ADD CONSTRAINT broken CHECK (false) NOT VALID");
+        connect().await.batch_execute(&sql).await.unwrap();
+    };
+    postrider_testkit::store::unaudited::nothing_changes_unaudited(place, broken).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_of_an_operator_are_audited() {
+    let schema = Schema::fresh();
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let dialect = Postgres::new(schema.name(), "").unwrap();
+    let applied = migrations::up(&url(), &dialect, &anna).await.unwrap();
+    let store = PostgresStore::builder(&url()).schema(schema.name()).migrate(false).open().await.unwrap();
+    let entries = store.audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
 }

@@ -6,7 +6,14 @@
 mod own_server;
 
 use own_server::{OwnServer, PASSWORD};
-use postrider_core::{ErrorKind, admin::StoreAdmin, enlist::Enlist, envelope::Envelope, limits::Limits, log::Log};
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, StoreAdmin},
+    enlist::Enlist,
+    envelope::Envelope,
+    limits::Limits,
+    log::Log,
+};
 use postrider_store_postgres::{Postgres, PostgresStore, connect, migrations};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
@@ -160,7 +167,10 @@ async fn every_connection_of_a_store_is_encrypted() {
     let root = files.put("ca.pem", &authority.pem(), 0o644);
     let url = server.url("localhost", &format!("sslrootcert={root}"));
 
-    assert_eq!(migrations::up(&url, &Postgres::default()).await.unwrap().len(), migrations::LATEST as usize);
+    assert_eq!(
+        migrations::up(&url, &Postgres::default(), &Actor::new("tests")).await.unwrap().len(),
+        migrations::LATEST as usize
+    );
     let store = PostgresStore::open(&url).await.unwrap();
     let mut client = connect(&url).await.unwrap();
     let mut transaction = client.transaction().await.unwrap();

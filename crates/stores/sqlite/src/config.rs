@@ -135,7 +135,7 @@ impl Builder {
             return Err(read_only().into());
         }
         if self.migrate {
-            migrations::apply(&connection, dialect)?;
+            migrations::apply(&connection, dialect, None)?;
         } else {
             migrations::check(&connection, dialect)?;
         }

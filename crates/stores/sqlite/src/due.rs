@@ -198,7 +198,7 @@ mod tests {
     fn db() -> (tempfile::TempDir, Db) {
         let folder = tempfile::tempdir().unwrap();
         let connection = config::connect(&folder.path().join("a.db"), config::BUSY_TIMEOUT).unwrap();
-        migrations::apply(&connection, &Sqlite::default()).unwrap();
+        migrations::apply(&connection, &Sqlite::default(), None).unwrap();
         (folder, Db::new(connection, Sqlite::default()))
     }
 

@@ -93,7 +93,7 @@ mod tests {
     fn a_plain_settlement_is_one_update() {
         let folder = tempfile::tempdir().unwrap();
         let connection = config::connect(&folder.path().join("a.db"), config::BUSY_TIMEOUT).unwrap();
-        migrations::apply(&connection, &Sqlite::default()).unwrap();
+        migrations::apply(&connection, &Sqlite::default(), None).unwrap();
         let db = Db::new(connection, Sqlite::default());
         let lease_life = std::time::Duration::from_secs(60);
         let node = Node {

@@ -3,16 +3,47 @@
 
 mod support;
 
-use std::{sync::mpsc, thread};
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+};
 
-use postrider_core::{BoxFuture, enlist::Enlist, envelope::Envelope};
-use postrider_store_sqlite::Sqlite;
-use postrider_testkit::store::OpenTransaction;
+use postrider_core::{
+    BoxFuture,
+    admin::{Actor, StoreAdmin},
+    enlist::Enlist,
+    envelope::Envelope,
+};
+use postrider_store_sqlite::{Sqlite, SqliteStore, migrations};
+use postrider_testkit::store::{OpenTransaction, unaudited::nothing_changes_unaudited};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use support::{Place, batch};
 use tokio::sync::oneshot;
 
 postrider_testkit::store_conformance!(|| Place::fresh(begin));
+
+#[tokio::test]
+async fn what_cannot_be_audited_does_not_happen() {
+    let place = Arc::new(Place::new(begin).await);
+    let path = place.path();
+    let broken = async move || {
+        let trigger = "CREATE TRIGGER broken BEFORE INSERT ON postrider_audit BEGIN SELECT RAISE(ABORT, 'broken'); END";
+        Connection::open(path).unwrap().execute_batch(trigger).unwrap();
+    };
+    nothing_changes_unaudited(place, broken).await;
+}
+
+#[tokio::test]
+async fn migrations_of_an_operator_are_audited() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let applied = migrations::up(&path, &Sqlite::default(), &anna).unwrap();
+    let entries = SqliteStore::open(&path).await.unwrap().audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
+}
 
 /// rusqlite's transaction borrows its connection and stays on its thread; the test sends it what to do.
 struct OnThread(mpsc::Sender<(Step, oneshot::Sender<()>)>);

@@ -3,7 +3,12 @@
 
 mod support;
 
-use postrider_core::{ErrorKind, admin::StoreAdmin, enlist::Enlist, envelope::Envelope};
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, StoreAdmin},
+    enlist::Enlist,
+    envelope::Envelope,
+};
 use postrider_store_sqlite::{GroupCommit, Sqlite, SqliteStore, migrations};
 use rusqlite::{Connection, TransactionBehavior};
 use support::{Outpost, batch, envelopes, ids};
@@ -68,7 +73,7 @@ async fn an_application_can_enqueue_before_any_store_was_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shop.db");
     let outbox = Sqlite::with_prefix("shop_").unwrap();
-    migrations::up(&path, &outbox).unwrap();
+    migrations::up(&path, &outbox, &Actor::new("tests")).unwrap();
     let mut connection = Connection::open(&path).unwrap();
     let mut transaction = connection.transaction().unwrap();
     transaction.append(&outbox, batch(envelopes(3))).unwrap();

@@ -133,7 +133,7 @@ async fn a_file_that_is_no_database_is_refused_and_left_alone() {
 async fn a_damaged_page_is_an_error_that_names_file_and_operation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.db");
-    migrations::up(&path, &Sqlite::default()).unwrap();
+    migrations::up(&path, &Sqlite::default(), &Actor::new("tests")).unwrap();
     let mut connection = Connection::open(&path).unwrap();
     let mut transaction = connection.transaction().unwrap();
     transaction.append(&Sqlite::default(), batch(envelopes(5000))).unwrap();
@@ -164,7 +164,7 @@ async fn a_newer_or_altered_schema_is_refused() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("schema.db");
-        migrations::up(&path, &Sqlite::default()).unwrap();
+        migrations::up(&path, &Sqlite::default(), &Actor::new("tests")).unwrap();
         Connection::open(&path).unwrap().execute_batch(change).unwrap();
         let errors = [refused(&path).await, migrations::status(&path, &Sqlite::default()).unwrap_err()];
         for error in errors {
@@ -185,7 +185,7 @@ async fn without_migration_a_missing_schema_is_refused_and_not_made() {
     let tables: i64 =
         Connection::open(&path).unwrap().query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
-    migrations::up(&path, &Sqlite::default()).unwrap();
+    migrations::up(&path, &Sqlite::default(), &Actor::new("tests")).unwrap();
     SqliteStore::builder(&path).migrate(false).open().await.unwrap();
 }
 
@@ -196,8 +196,8 @@ fn migrations_tell_what_is_pending_and_are_idempotent() {
     let dialect = Sqlite::default();
     let pending = migrations::plan(&path, &dialect).unwrap();
     assert!(!pending.is_empty() && !path.exists(), "looking makes no file");
-    assert_eq!(migrations::up(&path, &dialect).unwrap(), pending);
-    assert_eq!(migrations::up(&path, &dialect).unwrap(), []);
+    assert_eq!(migrations::up(&path, &dialect, &Actor::new("tests")).unwrap(), pending);
+    assert_eq!(migrations::up(&path, &dialect, &Actor::new("tests")).unwrap(), []);
     assert!(migrations::status(&path, &dialect).unwrap().iter().all(|standing| standing.applied_at.is_some()));
 }
 
@@ -212,7 +212,7 @@ fn openers_that_race_migrate_once() {
                 let (path, start) = (Arc::clone(&path), Arc::clone(&start));
                 std::thread::spawn(move || {
                     start.wait();
-                    migrations::up(&*path, &Sqlite::default()).map(|applied| applied.len())
+                    migrations::up(&*path, &Sqlite::default(), &Actor::new("tests")).map(|applied| applied.len())
                 })
             })
             .collect();
@@ -225,7 +225,7 @@ fn openers_that_race_migrate_once() {
 async fn a_read_only_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locked.db");
-    migrations::up(&path, &Sqlite::default()).unwrap();
+    migrations::up(&path, &Sqlite::default(), &Actor::new("tests")).unwrap();
     // By the address, because the permissions of a file do not bind the superuser, who may run the tests.
     let error = refused(Path::new(&format!("file:{}?mode=ro", path.display()))).await;
     assert_eq!((error.kind(), error.is_transient()), (ErrorKind::Denied, false), "{error}");
@@ -264,7 +264,7 @@ async fn every_error_names_the_file_as_it_was_written() {
     connection.execute_batch("UPDATE postrider_migration SET checksum = 'ffff'").unwrap();
     errors.push(refused(&path).await);
     errors.push(migrations::status(&path, &Sqlite::default()).unwrap_err());
-    errors.push(migrations::up(&path, &Sqlite::default()).unwrap_err());
+    errors.push(migrations::up(&path, &Sqlite::default(), &Actor::new("tests")).unwrap_err());
     let uri = format!("file:{}?mode=ro", path.display());
     let read_only = refused(Path::new(&uri)).await;
     assert_eq!(read_only.to_string().matches(&format!("file: {uri}")).count(), 1, "{read_only}");
@@ -278,7 +278,7 @@ async fn a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full.db");
     let dialect = Sqlite::default();
-    migrations::up(&path, &dialect).unwrap();
+    migrations::up(&path, &dialect, &Actor::new("tests")).unwrap();
     let sent: Vec<_> = (0..40).map(|_| Envelope::new("t", "n", vec![7; 20_000])).collect();
     let mut connection = Connection::open(&path).unwrap();
     let mut transaction = connection.transaction().unwrap();

@@ -49,10 +49,11 @@ impl Server {
     /// # Panics
     /// If the process cannot be waited for.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
+        if let Some(process) = &mut self.process {
             drop(process.kill());
             process.wait().expect("a process that was killed ends");
         }
+        self.process = None;
     }
 
     /// Asks it to end, with SIGTERM, and waits until it has.
@@ -60,7 +61,8 @@ impl Server {
     /// # Panics
     /// If it cannot be asked, or does not end.
     pub fn stop(&mut self) {
-        let Some(mut process) = self.process.take() else { return };
+        // Ours until it has ended: should it not, it is killed with this.
+        let Some(process) = &mut self.process else { return };
         let asked = Command::new("kill").arg(process.id().to_string()).status();
         assert!(asked.is_ok_and(|status| status.success()), "ask {} to end", self.program.display());
         let begun = Instant::now();
@@ -68,6 +70,7 @@ impl Server {
             assert!(begun.elapsed() < PATIENCE, "{} does not end", self.program.display());
             thread::sleep(Duration::from_millis(10));
         }
+        self.process = None;
     }
 
     /// Starts it again, with the same arguments on the same port, and waits until it listens.
@@ -76,21 +79,21 @@ impl Server {
     /// As [`Self::start`].
     pub fn restart(&mut self) {
         self.kill();
-        let mut process = Command::new(&self.program)
+        let process = Command::new(&self.program)
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
+        let process = self.process.insert(process);
         let begun = Instant::now();
-        while TcpStream::connect(self.address).is_err() {
+        while TcpStream::connect_timeout(&self.address, PATIENCE).is_err() {
             let ended = process.try_wait().expect("ask for a process");
             assert!(ended.is_none(), "{} ended at once: {ended:?}", self.program.display());
             assert!(begun.elapsed() < PATIENCE, "{} does not listen on {}", self.program.display(), self.address);
             thread::sleep(Duration::from_millis(10));
         }
-        self.process = Some(process);
     }
 }
 

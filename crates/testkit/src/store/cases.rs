@@ -185,8 +185,8 @@ macro_rules! conformance_tests {
                 $(
                     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                     async fn $case() {
-                        let fixture = ($factory)().await;
-                        $crate::$suite::$subject::$case(fixture).await;
+                        let case = async { $crate::$suite::$subject::$case(($factory)().await).await };
+                        $crate::patience::in_time(case).await;
                     }
                 )*
             }

@@ -30,6 +30,8 @@ pub mod browse;
 pub mod purge;
 pub mod replay;
 
+pub mod unaudited;
+
 pub mod durability;
 pub mod hint;
 

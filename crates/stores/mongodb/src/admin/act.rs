@@ -203,7 +203,7 @@ pub(super) async fn enqueue(db: &mut Db, batch: &Batch, actor: Option<&Actor>) -
     }
 }
 
-async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str) -> Work<()> {
+pub(crate) async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str) -> Work<()> {
     let (number, at) = (db.draw("audit").await?, db.now().await?.as_micros());
     let (name, reason) = (&actor.name, actor.reason.clone());
     let entry = doc! { "_id": number, "at": at, "actor": name, "reason": reason, "action": action, "subject": subject };

@@ -1,6 +1,6 @@
 //! The operator's side: each look on one consistent state, each change with a trace in the audit record.
 
-mod act;
+pub(crate) mod act;
 mod browse;
 mod doctor;
 mod overview;

@@ -11,11 +11,13 @@ use mongodb::bson::{Bson, Document, doc};
 pub use postrider_core::migration::Standing;
 use postrider_core::{
     Error, ErrorKind, Result,
+    admin::Actor,
     migration::{self, Applied},
     time::Timestamp,
 };
 
 use crate::{
+    admin::act,
     config::connect,
     db::{Db, Find, Update, server_now},
     dialect::Mongo,
@@ -75,13 +77,14 @@ pub async fn plan(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
     Ok(status(url, names).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
 }
 
-/// Applies what is pending and returns it. If it is cut off, the next one goes on.
+/// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
+/// one goes on.
 ///
 /// # Errors
 /// As [`status`].
-pub async fn up(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
+pub async fn up(url: &str, names: &Mongo, actor: &Actor) -> Result<Vec<Standing>> {
     let mut db = open(url, names).await?;
-    apply(&mut db).await.map_err(|fault| fault.into_error("migrate"))
+    apply(&mut db, Some(actor)).await.map_err(|fault| fault.into_error("migrate"))
 }
 
 /// The prefixes of other stores in the same database, if the one that is asked for is not there: perhaps one of them is meant.
@@ -138,8 +141,8 @@ async fn open(url: &str, names: &Mongo) -> Result<Db> {
     Db::alone(&client, names, &Arc::default()).await.map_err(|fault| fault.into_error("connect"))
 }
 
-/// Applies what is pending.
-pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
+/// Applies what is pending. An opener who was told to migrate is no actor: the ledger says when.
+pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
     let pending: Vec<Standing> =
         standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
     for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
@@ -150,6 +153,10 @@ pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
                 Err(Fault::Refused { code: 11000, .. }) => {}
                 outcome => drop(outcome?),
             }
+        }
+        // Before it counts as applied: cut off in between it is told twice, and never not at all.
+        if let (Some(actor), Some(of)) = (actor, pending.iter().find(|of| of.version == migration.version)) {
+            act::note(db, actor, "migrate", &of.in_words()).await?;
         }
         note(db, migration).await?;
     }

@@ -201,7 +201,7 @@ pub(super) async fn enqueue(db: &mut Db, batch: &Batch, actor: Option<&Actor>) -
     }
 }
 
-async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str) -> Work<()> {
+pub(crate) async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str) -> Work<()> {
     let now = db.now().await?.as_micros();
     db.execute(NOTE, values![now, &*actor.name, actor.reason.clone(), action, subject]).await?;
     Ok(())

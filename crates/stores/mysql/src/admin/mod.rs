@@ -2,7 +2,7 @@
 //!
 //! A look at the log gives places to what is committed first, so that it shows what a relay would find.
 
-mod act;
+pub(crate) mod act;
 mod browse;
 mod doctor;
 mod overview;

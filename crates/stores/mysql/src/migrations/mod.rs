@@ -7,11 +7,13 @@
 
 use postrider_core::{
     Error, ErrorKind, Result,
+    admin::Actor,
     migration::{self, Applied},
     time::Timestamp,
 };
 
 use crate::{
+    admin::act,
     config::lend,
     db::{Db, get, values},
     dialect::Mysql,
@@ -103,24 +105,27 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
     Ok(status(url, dialect).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
 }
 
-/// Applies what is pending and returns it. If it is cut off, the next one goes on. Should the trigger that notes new messages be
+/// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
+/// one goes on. Should the trigger that notes new messages be
 /// gone, it is created again, and the messages that it missed are noted.
 ///
 /// # Errors
 /// As [`status`].
-pub async fn up(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
+pub async fn up(url: &str, dialect: &Mysql, actor: &Actor) -> Result<Vec<Standing>> {
     let mut db = Db::alone(lend(url).await?, dialect);
     let work = async {
-        let applied = apply(&mut db).await?;
+        let applied = apply(&mut db, Some(actor)).await?;
         let mut missed = unnoted::newest(&mut db).await? > 0;
         if !has_trigger(&mut db).await? {
             let of_trigger = |statement: &String| statement.starts_with("CREATE TRIGGER");
             for statement in MIGRATIONS.iter().flat_map(|migration| statements(migration.template)).filter(of_trigger) {
+                act::note(&mut db, actor, "migrate", "the trigger that notes new messages, again").await?;
                 db.execute_text(&statement).await?;
             }
             missed = true;
         }
         if missed {
+            act::note(&mut db, actor, "migrate", "messages that were never noted").await?;
             unnoted::note(url, dialect).await?;
         }
         Ok(applied)
@@ -157,8 +162,8 @@ pub fn sql(dialect: &Mysql) -> String {
     dialect.render(&format!("{LEDGER}\n{}", steps.join("\n")))
 }
 
-/// Applies what is pending, one opener at a time.
-pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
+/// Applies what is pending, one opener at a time. An opener who was told to migrate is no actor: the ledger says when.
+pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
     // Without the lock first: an opener of a finished schema must not wait for anybody.
     if standings(db).await?.iter().all(|standing| standing.applied_at.is_some()) {
         return Ok(Vec::new());
@@ -170,7 +175,7 @@ pub(crate) async fn apply(db: &mut Db) -> Work<Vec<Standing>> {
             .with("seconds", PATIENCE_SECONDS)
             .into());
     }
-    let applied = apply_alone(db).await;
+    let applied = apply_alone(db, actor).await;
     db.query("SELECT RELEASE_LOCK(?)", values![lock]).await?;
     applied
 }
@@ -182,7 +187,7 @@ async fn lock_name(db: &mut Db) -> Work<String> {
     Ok(format!("postrider-migrate-{hash:016x}"))
 }
 
-async fn apply_alone(db: &mut Db) -> Work<Vec<Standing>> {
+async fn apply_alone(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
     let pending: Vec<Standing> =
         standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
     for statement in statements(LEDGER) {
@@ -194,6 +199,10 @@ async fn apply_alone(db: &mut Db) -> Work<Vec<Standing>> {
             if !statement.starts_with("CREATE TRIGGER") || !has_trigger(db).await? {
                 db.execute_text(&statement).await?;
             }
+        }
+        // Before it counts as applied: cut off in between it is told twice, and never not at all.
+        if let (Some(actor), Some(of)) = (actor, pending.iter().find(|of| of.version == migration.version)) {
+            act::note(db, actor, "migrate", &of.in_words()).await?;
         }
         db.execute_text(migration.note().trim_end_matches(';')).await?;
     }

@@ -10,11 +10,13 @@ mod roles;
 use deadpool_postgres::Object;
 use postrider_core::{
     Error, ErrorKind, Result,
+    admin::Actor,
     migration::{self, Applied},
 };
 
 use crate::{
     access::Access,
+    admin::act,
     db::{Db, unsigned},
     dialect::Postgres,
     error::{Fault, Work, corrupt},
@@ -97,12 +99,12 @@ pub async fn plan(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
     Ok(status(url, dialect).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
 }
 
-/// Applies what is pending, all or nothing, and returns it.
+/// Applies what is pending, all or nothing, and returns it; each leaves an entry of the actor in the audit record.
 ///
 /// # Errors
 /// As [`status`].
-pub async fn up(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
-    let attempt = async { apply(&mut connect(url).await?, dialect, BLOCK_BITS).await };
+pub async fn up(url: &str, dialect: &Postgres, actor: &Actor) -> Result<Vec<Standing>> {
+    let attempt = async { apply(&mut connect(url).await?, dialect, BLOCK_BITS, Some(actor)).await };
     attempt.await.map_err(|fault| fault.into_error("migrate"))
 }
 
@@ -148,8 +150,13 @@ pub(crate) async fn connect(url: &str) -> Work<Object> {
     Ok(pool.get().await?)
 }
 
-/// Applies what is pending, under a lock.
-pub(crate) async fn apply(client: &mut Object, dialect: &Postgres, block_bits: u32) -> Work<Vec<Standing>> {
+/// Applies what is pending, under a lock. An opener who was told to migrate is no actor: the ledger says when.
+pub(crate) async fn apply(
+    client: &mut Object,
+    dialect: &Postgres,
+    block_bits: u32,
+    actor: Option<&Actor>,
+) -> Work<Vec<Standing>> {
     let db = Db::begin(client, dialect).await?;
     // Without the lock first: an opener of a finished schema must not wait for anybody.
     if pending(&db).await?.is_empty() {
@@ -165,6 +172,11 @@ pub(crate) async fn apply(client: &mut Object, dialect: &Postgres, block_bits: u
     for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
         // Rendered already: the text may hold braces of its own.
         db.batch_as_it_is(&migration.sql(dialect, block_bits)).await?;
+    }
+    if let Some(actor) = actor {
+        for standing in &pending {
+            act::note(&db, actor, "migrate", &standing.in_words()).await?;
+        }
     }
     db.commit().await?;
     Ok(pending)

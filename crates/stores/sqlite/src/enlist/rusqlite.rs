@@ -17,13 +17,13 @@ use crate::{
 /// Synchronous, as rusqlite is.
 ///
 /// ```
-/// use postrider_core::{enlist::Enlist, envelope::Envelope, limits::Limits};
+/// use postrider_core::{admin::Actor, enlist::Enlist, envelope::Envelope, limits::Limits};
 /// use postrider_store_sqlite::{Sqlite, migrations};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("shop.db");
 /// let outbox = Sqlite::default();
-/// migrations::up(&path, &outbox)?;
+/// migrations::up(&path, &outbox, &Actor::new("set-up"))?;
 /// let mut connection = rusqlite::Connection::open(&path)?;
 /// let mut transaction = connection.transaction()?;
 /// let batch = Limits::default().check(vec![Envelope::new("orders", "order.placed", "{}")]);

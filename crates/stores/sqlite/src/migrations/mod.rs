@@ -9,10 +9,11 @@ use std::path::Path;
 
 use postrider_core::{
     Error, ErrorKind, Result,
+    admin::Actor,
     migration::{self, Applied},
     time::Timestamp,
 };
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 
 use crate::{
     config,
@@ -41,6 +42,10 @@ CREATE TABLE IF NOT EXISTS {p}migration (
     applied_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
 ) STRICT;
 ";
+
+const AUDIT: &str = "
+INSERT INTO {p}audit (at, actor, reason, action, subject)
+VALUES (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, ?1, ?2, 'migrate', ?3)";
 
 #[derive(Clone, Copy)]
 struct Migration {
@@ -87,14 +92,15 @@ pub fn plan(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
     Ok(status(path, dialect)?.into_iter().filter(|standing| standing.applied_at.is_none()).collect())
 }
 
-/// Applies what is pending, all or nothing, and returns it. Makes the file if there is none. Blocks.
+/// Applies what is pending, all or nothing, and returns it; each leaves an entry of the actor in the audit record. Makes the
+/// file if there is none. Blocks.
 ///
 /// # Errors
 /// As [`status`].
-pub fn up(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
+pub fn up(path: impl AsRef<Path>, dialect: &Sqlite, actor: &Actor) -> Result<Vec<Standing>> {
     let file = path.as_ref().display().to_string();
     config::connect(path.as_ref(), config::BUSY_TIMEOUT)
-        .and_then(|connection| apply(&connection, dialect))
+        .and_then(|connection| apply(&connection, dialect, Some(actor)))
         .map_err(|fault| fault.into_error("migrate", &file))
 }
 
@@ -105,8 +111,8 @@ pub fn sql(dialect: &Sqlite) -> String {
     format!("PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n{}\n{}COMMIT;\n", dialect.render(LEDGER), steps.join("\n"))
 }
 
-/// Applies what is pending under the write lock.
-pub(crate) fn apply(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
+/// Applies what is pending under the write lock. An opener who was told to migrate is no actor: the ledger says when.
+pub(crate) fn apply(connection: &Connection, dialect: &Sqlite, actor: Option<&Actor>) -> Work<Vec<Standing>> {
     // Without the lock first: an opener of a finished schema must not wait for a writer.
     if standings(connection, dialect)?.iter().all(|standing| standing.applied_at.is_some()) {
         return Ok(Vec::new());
@@ -117,6 +123,12 @@ pub(crate) fn apply(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Stand
     connection.execute_batch(&dialect.render(LEDGER))?;
     for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
         connection.execute_batch(&migration.sql(dialect))?;
+    }
+    if let Some(actor) = actor {
+        let mut audit = connection.prepare(&dialect.render(AUDIT))?;
+        for standing in &pending {
+            audit.execute(params![actor.name, actor.reason, standing.in_words()])?;
+        }
     }
     transaction.commit()?;
     Ok(pending)
@@ -193,7 +205,7 @@ mod tests {
         let dialect = Sqlite::with_prefix("x_").unwrap();
         let (by_hand, by_up) = (folder.path().join("hand.db"), folder.path().join("up.db"));
         Connection::open(&by_hand).unwrap().execute_batch(&sql(&dialect)).unwrap();
-        up(&by_up, &dialect).unwrap();
+        up(&by_up, &dialect, &Actor::new("tests")).unwrap();
         assert_eq!(plan(&by_hand, &dialect).unwrap(), []);
         let schema = |path| -> Vec<String> {
             let connection = Connection::open(path).unwrap();

@@ -32,10 +32,14 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn fresh(begin: Begin) -> Arc<dyn Fixture> {
+        Arc::new(Self::new(begin).await)
+    }
+
+    pub(crate) async fn new(begin: Begin) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicI64::new(Timestamp::now().as_micros()));
         let store = Mutex::new(open(&folder.path().join("store.db"), &clock).await);
-        Arc::new(Self { folder, clock, store, begin })
+        Self { folder, clock, store, begin }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
