@@ -9,6 +9,9 @@ use crate::{
     BoxFuture, capability::PublisherCapabilities, envelope::Envelope, error::Result, log::RecordRef, parked::Cause,
 };
 
+/// The longest pause that a destination can ask for: one answer must not stop a route for ever.
+pub const THROTTLE_MAX: Duration = Duration::from_hours(24);
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -18,7 +21,7 @@ pub enum Outcome {
     Rejected(Cause),
     /// The destination cannot be reached or takes nothing at all. Never counts as an attempt.
     Unavailable(Cause),
-    /// The destination asks for a pause; the route's longest breaker wait bounds it. Never counts as an attempt.
+    /// The destination asks for a pause, of [`THROTTLE_MAX`] at most. Never counts as an attempt.
     Throttled(Duration),
     /// Nobody knows: it may have arrived. It is published again under the same id.
     Unknown(Cause),

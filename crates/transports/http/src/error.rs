@@ -4,12 +4,13 @@
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
-use postrider_core::{parked::Cause, transport::Outcome};
+use postrider_core::{
+    parked::Cause,
+    transport::{Outcome, THROTTLE_MAX},
+};
 
 /// How long to pause when a receiver asks for it without saying how long.
 const PAUSE_DEFAULT: Duration = Duration::from_secs(5);
-/// The longest pause that is believed.
-const PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether this answer closes the endpoint.
 pub(crate) fn is_gone(status: StatusCode) -> bool {
@@ -63,7 +64,7 @@ pub(crate) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     } else {
         httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
     };
-    Some(pause.min(PAUSE_MAX))
+    Some(pause.min(THROTTLE_MAX))
 }
 
 /// A request went out and no answer came back whole.

@@ -375,7 +375,7 @@ impl Lane {
         }
         self.control(now, out);
         out.extend(self.notes.drain(..).map(Effect::Note));
-        if self.draining && self.all_that_went_out_is_settled() {
+        if self.draining && self.all_that_went_out_is_settled(now) {
             self.drained = true;
             out.push(Effect::Drained);
         }
@@ -408,20 +408,21 @@ impl Lane {
         self.counts
     }
 
-    fn all_that_went_out_is_settled(&self) -> bool {
+    fn all_that_went_out_is_settled(&self, now: Tick) -> bool {
         self.in_flight == 0
             && self.control.is_idle()
             && self.change.is_empty()
             && self.remove.is_empty()
             && (self.window.first_slot() >= self.furthest
-                || self.nothing_can_be_saved()
+                || self.nothing_can_be_saved(now)
                 || self.planted(Plant::DrainLeavesHoles))
     }
 
     /// The destination takes nothing, so holes cannot be published, and behind them is nothing that arrived and would be
     /// published twice. To wait would only keep whoever stops the relay waiting.
-    fn nothing_can_be_saved(&self) -> bool {
-        self.breaker.is_open() && !self.window.iter().any(|e| self.entries[e].state == State::Done)
+    fn nothing_can_be_saved(&self, now: Tick) -> bool {
+        let takes_nothing = self.breaker.is_open() || now < self.paused_until;
+        takes_nothing && !self.window.iter().any(|e| self.entries[e].state == State::Done)
     }
 
     // ---- lines --------------------------------------------------------------------------------------------------

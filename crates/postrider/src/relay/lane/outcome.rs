@@ -13,7 +13,7 @@
 
 use postrider_core::{
     parked::{Cause, Ordinal, Parked},
-    transport::Outcome,
+    transport::{Outcome, THROTTLE_MAX},
 };
 
 use super::{
@@ -102,8 +102,7 @@ impl Lane {
             }
             Outcome::Throttled(after) => {
                 answer.answered = true;
-                // No longer than the breaker would wait: a destination must not stop a lane for ever with one answer.
-                self.paused_until = self.paused_until.max(now + ticks(after.min(self.options.breaker_max)));
+                self.paused_until = self.paused_until.max(now + ticks(after.min(THROTTLE_MAX)));
                 false
             }
             Outcome::Unavailable(cause) if self.planted(Plant::AttemptsWhileOpen) => {

@@ -10,7 +10,7 @@ use postrider_core::{
     retry::{Backoff, Jitter, RetryPolicy},
     standstill::{MessageState, Reason},
     time::Timestamp,
-    transport::Outcome,
+    transport::{Outcome, THROTTLE_MAX},
 };
 
 use super::{Commit, Effect, Lane, LaneOptions, Note, OnDead, Settled, Tick, ticks};
@@ -253,6 +253,37 @@ fn a_throttled_lane_pauses_exactly_as_long_as_it_was_asked() {
     let mut again = poll(&mut lane, 5_000).labels().into_iter().map(str::to_owned).collect::<Vec<_>>();
     again.sort();
     assert_eq!(again, ["a1", "b1"]);
+}
+
+#[test]
+fn a_pause_may_be_longer_than_an_outage_is_waited_for_but_not_than_a_day() {
+    for (asked_for, pause) in
+        [(1000 * options().breaker_max, 1000 * options().breaker_max), (Duration::MAX, THROTTLE_MAX)]
+    {
+        let mut lane = lane(options(), &["a1"]);
+        let asked = poll(&mut lane, 0);
+        answer(&mut lane, 0, &asked, &Outcome::Throttled(asked_for));
+        assert!(poll(&mut lane, ticks(pause) - 1).labels().is_empty());
+        assert_eq!(poll(&mut lane, ticks(pause)).labels(), ["a1"]);
+    }
+}
+
+#[test]
+fn a_drain_waits_for_a_pause_only_if_something_behind_it_has_arrived() {
+    let pause = Duration::from_secs(1);
+    let drain_after = |second: &Outcome| {
+        let mut lane = lane(options(), &["a1", "b1"]);
+        for (batch, labels) in poll(&mut lane, 0).published {
+            let outcome = |label: &String| if label == "a1" { Outcome::Throttled(pause) } else { second.clone() };
+            lane.published(0, batch, labels.iter().map(outcome).collect());
+        }
+        lane.drain(0);
+        lane
+    };
+    assert!(poll(&mut drain_after(&Outcome::Throttled(pause)), 0).drained, "nothing would arrive twice");
+    let mut lane = drain_after(&Outcome::Durable);
+    assert!(!poll(&mut lane, ticks(pause) - 1).drained, "b1 would");
+    assert_eq!(poll(&mut lane, ticks(pause)).labels(), ["a1"]);
 }
 
 #[test]
