@@ -243,6 +243,17 @@ pub struct ParkedFilter {
     pub id: Option<MessageId>,
     /// With these ordinals, both included: a slice of a longer piece of work.
     pub ordinals: Option<RangeInclusive<Ordinal>>,
+    /// Parked before this instant of the store's clock.
+    pub parked_before: Option<Timestamp>,
+}
+
+impl ParkedFilter {
+    /// Narrowed to these rows of one route, by their ordinals: a slice of a longer piece of work. There is at least one.
+    #[must_use]
+    pub fn only(&self, rows: &[ParkedRow]) -> Self {
+        let (first, last) = (&rows[0], &rows[rows.len() - 1]);
+        Self { route: Some(first.route.to_string()), ordinals: Some(first.ordinal..=last.ordinal), ..self.clone() }
+    }
 }
 
 /// As an operator would say it: `state dead, route billing`, or `all`.
@@ -255,6 +266,7 @@ impl fmt::Display for ParkedFilter {
             self.key.as_ref().map(|key| format!("key {key}")),
             self.id.map(|id| format!("message {id}")),
             self.ordinals.as_ref().map(|range| format!("places {} to {}", range.start().0, range.end().0)),
+            self.parked_before.map(|instant| format!("parked before {instant}")),
         ];
         f.write_str(&in_words(parts))
     }
@@ -350,6 +362,11 @@ impl ReplaySpec {
     }
 }
 
+/// What the parts of a subject are about.
+const PARTS: [&str; 13] = [
+    "parked", "state", "route", "cause", "key", "message", "places", "since", "until", "name", "topic", "topics", "to",
+];
+
 /// One thing that somebody did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AuditEntry {
@@ -383,10 +400,38 @@ impl AuditEntry {
         self.parts().find_map(|part| part.strip_prefix(kind)?.strip_prefix(' '))
     }
 
-    /// What a [`ParkedFilter`] or a [`ReplaySpec`] says, part by part. How many rows it was stands before the first.
+    /// Whether the filter that it names takes a row, as far as that can still be told: what state and cause the row had then
+    /// is not kept.
+    #[must_use]
+    pub fn takes(&self, row: &ParkedRow) -> bool {
+        let of_route = self.route().is_none_or(|route| route == &*row.route);
+        let of_message = self.message().is_none_or(|id| id == row.envelope.id);
+        let own_key = row.envelope.key.as_ref();
+        let of_key = self.said_of("key").is_none_or(|key| own_key.is_some_and(|own| own.as_str() == key));
+        let places = self.said_of("places").and_then(|places| places.split_once(" to "));
+        let place = |text: &str| text.parse().map(Ordinal).ok();
+        let of_place = places.is_none_or(|(first, last)| {
+            place(first).is_none_or(|first| first <= row.ordinal) && place(last).is_none_or(|last| row.ordinal <= last)
+        });
+        of_route && of_message && of_key && of_place
+    }
+
+    /// What a [`ParkedFilter`] or a [`ReplaySpec`] says, part by part. Before the first stands how many rows it was, or which
+    /// replay. Names and keys may hold any sign, so a part ends only where another begins.
     fn parts(&self) -> impl Iterator<Item = &str> {
-        let counted = self.subject.split_once(" rows of ").map_or(&*self.subject, |(_, filter)| filter);
-        counted.split([',', ':']).map(str::trim)
+        let begins =
+            |text: &str| PARTS.iter().any(|kind| text.strip_prefix(kind).is_some_and(|rest| rest.starts_with(' ')));
+        let subject = match self.action.as_str() {
+            "replay" => self.subject.split_once(": ").map_or("", |(_, filter)| filter),
+            _ => self.subject.split_once(" rows of ").map_or(&*self.subject, |(_, filter)| filter),
+        };
+        let mut rest = Some(subject);
+        std::iter::from_fn(move || {
+            let text = rest?;
+            let end = text.match_indices(", ").map(|(at, _)| at).find(|at| begins(&text[at + 2..]));
+            rest = end.map(|at| &text[at + 2..]);
+            Some(&text[..end.unwrap_or(text.len())])
+        })
     }
 }
 
@@ -552,5 +597,16 @@ mod tests {
         let all = about("5 rows of route billing, key 4711");
         assert_eq!((all.message(), all.said_of("key"), all.route()), (None, Some("4711"), Some("billing")));
         assert!(about("billing").route().is_none());
+        let odd = ParkedFilter {
+            route: Some("eu:billing".into()),
+            key: Some("tenant:42, or more".into()),
+            id: Some(id),
+            ..ParkedFilter::default()
+        };
+        let odd = about(&format!("1 rows of {odd}"));
+        assert_eq!((odd.route(), odd.said_of("key")), (Some("eu:billing"), Some("tenant:42, or more")));
+        assert_eq!(odd.message(), Some(id));
+        let replay = AuditEntry { action: "replay".to_owned(), ..about("eu:billing#replay-1: key a:1, to rebuild") };
+        assert_eq!((replay.said_of("key"), replay.said_of("to")), (Some("a:1"), Some("rebuild")));
     }
 }

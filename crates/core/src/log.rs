@@ -162,11 +162,30 @@ pub struct Settlement {
     pub change: Vec<(Ordinal, Parked)>,
 }
 
-/// What retention removes: records that every reader has passed, and that are older than this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What retention removes: records that every reader has passed, and that are older, or more, than is to be kept. The default
+/// removes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// How long delivered records are kept, for replay and for people. `None`: for ever.
     pub keep: Option<Duration>,
+    /// How many of the newest records are kept at most, however young the others are. `None`: any number. A store counts by
+    /// its own numbers, in which a transaction that was rolled back may leave gaps, and may keep more where it removes whole
+    /// segments.
+    pub records_max: Option<u64>,
+}
+
+impl Retention {
+    /// By age alone.
+    #[must_use]
+    pub const fn by_age(keep: Duration) -> Self {
+        Self { keep: Some(keep), records_max: None }
+    }
+
+    /// By number alone.
+    #[must_use]
+    pub const fn by_count(records_max: u64) -> Self {
+        Self { keep: None, records_max: Some(records_max) }
+    }
 }
 
 /// The relay's side of a store.

@@ -320,6 +320,7 @@ impl Sim {
             heartbeat_every: Duration::from_micros(LEASE_LIFE / 4),
             drain_deadline: Duration::from_micros(scenario.drain_deadline),
             keep_delivered: Some(Duration::from_micros(500_000)),
+            keep_delivered_max: None,
             purge_every: Duration::from_secs(1),
         };
         let observer = Arc::new(Watcher { sim: Arc::clone(self) });

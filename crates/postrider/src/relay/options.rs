@@ -19,6 +19,9 @@ pub struct Options {
     /// How long delivered records are kept, for replay. `None`: for ever. Nothing undelivered is ever removed. Default
     /// 24 h.
     pub keep_delivered: Option<Duration>,
+    /// How many records are kept at most, however young: delivered ones beyond that many newer ones are removed. Too low, and
+    /// there is nothing to replay. `None`: any number. Default `None`.
+    pub keep_delivered_max: Option<u64>,
     /// How often retention runs. Default 60 s.
     pub purge_every: Duration,
 }
@@ -30,6 +33,7 @@ impl Default for Options {
             heartbeat_every: Duration::from_secs(3),
             drain_deadline: Duration::from_secs(25),
             keep_delivered: Some(Duration::from_hours(24)),
+            keep_delivered_max: None,
             purge_every: Duration::from_mins(1),
         }
     }
@@ -37,7 +41,7 @@ impl Default for Options {
 
 impl Options {
     pub(crate) fn retention(&self) -> Retention {
-        Retention { keep: self.keep_delivered }
+        Retention { keep: self.keep_delivered, records_max: self.keep_delivered_max }
     }
 
     pub(crate) fn problems(&self) -> Vec<String> {

@@ -9,9 +9,6 @@ use tokio::sync::oneshot;
 
 use super::{events::Event, lane::ticks, supervisor::Context};
 
-/// Rounds in a row. A large backlog of old records is taken off over several of these.
-const ROUNDS_MAX: u32 = 64;
-
 /// Asks the store to purge every so often, until the other end of `stopped` is dropped; a purge that is under way then is done or
 /// not done. A task of its own: one that was only looked at between heartbeats would keep its locks while they wait for them.
 pub(super) async fn run(context: Arc<Context>, stopped: oneshot::Receiver<()>) {
@@ -30,9 +27,10 @@ async fn again_and_again(context: &Context) {
     }
 }
 
-/// Ends when nothing is left to remove, with an error, or after its rounds.
+/// Ends when nothing is left to remove, or with an error. However much comes, as much is taken off: a number of rounds would be
+/// a rate above which the log grows for ever.
 async fn purge(context: &Context) {
-    for _ in 0..ROUNDS_MAX {
+    loop {
         match context.log.purge(context.options.retention()).await {
             Ok(0) => return,
             Ok(records) => context.observer.observe(&Event::Purged { records }),

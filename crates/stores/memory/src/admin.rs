@@ -432,6 +432,7 @@ fn matches(filter: &ParkedFilter, ordinal: Ordinal, row: &Row) -> bool {
         && filter.key.as_deref().is_none_or(|wanted| envelope.key.as_ref().map(OrderingKey::as_str) == Some(wanted))
         && filter.id.is_none_or(|id| envelope.id == id)
         && filter.ordinals.as_ref().is_none_or(|range| range.contains(&ordinal))
+        && filter.parked_before.is_none_or(|instant| row.parked_at < instant)
 }
 
 fn shown((name, route, ordinal, row): Found<'_>, now: Timestamp) -> ParkedRow {

@@ -159,9 +159,6 @@ impl State {
 
     fn purge(&mut self, retention: Retention, now: Timestamp) -> u64 {
         let least = self.lanes().map(|(_, _, _, lane)| lane.cursor).min();
-        match (retention.keep, least) {
-            (Some(keep), Some(floor)) => self.records.purge(floor, now.saturating_sub(keep), PURGE_MAX),
-            _ => 0,
-        }
+        least.map_or(0, |floor| self.records.purge(floor, retention, now, PURGE_MAX))
     }
 }

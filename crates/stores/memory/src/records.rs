@@ -19,7 +19,7 @@ use postrider_core::{
     envelope::{Envelope, MessageId},
     key::{KeyHash, OrderingKey},
     lease::{Order, Reader, ReplayFilter},
-    log::{Cursor, Marks, Page, PageLimit, Record},
+    log::{Cursor, Marks, Page, PageLimit, Record, Retention},
     time::Timestamp,
     topic::TopicFilter,
 };
@@ -197,8 +197,12 @@ impl Records {
     }
 
     /// Removes at most `count` records from the front, none of them behind `floor` or enqueued after `before`.
-    pub(crate) fn purge(&mut self, floor: u64, before: Timestamp, count: u64) -> u64 {
-        let may_go = |(at, record, _): &(u64, &Record, &Facts)| *at <= floor && record.enqueued_at <= before;
+    pub(crate) fn purge(&mut self, floor: u64, retention: Retention, now: Timestamp, count: u64) -> u64 {
+        let before = retention.keep.map(|keep| now.saturating_sub(keep));
+        let surplus = retention.records_max.map_or(0, |most| self.last.saturating_sub(most));
+        let may_go = |(at, record, _): &(u64, &Record, &Facts)| {
+            *at <= floor && (*at <= surplus || before.is_some_and(|before| record.enqueued_at <= before))
+        };
         let limit = usize::try_from(count).unwrap_or(usize::MAX);
         let purged = self.behind(self.removed).take(limit).take_while(may_go).count() as u64;
         self.removed += purged;
@@ -435,11 +439,11 @@ mod tests {
     fn a_purge_may_stop_inside_a_segment() {
         let (mut records, ids) = log_of(SEGMENT_MAX + 10);
         let (now, limit) = (Timestamp::from_micros(1), PageLimit { records: 1000, bytes: 1 << 30 });
-        assert_eq!(records.purge(3, now, 100), 3);
+        assert_eq!(records.purge(3, Retention::by_age(Duration::ZERO), now, 100), 3);
         assert_eq!((records.count(), records.before_oldest()), (ids.len() as u64 - 3, 3));
         assert_eq!(records.find(ids[2]).map(|(at, _)| at), None);
         assert_eq!(records.find(ids[3]).map(|(at, _)| at), Some(4));
-        assert_eq!(records.purge(u64::MAX, now, 10_000), ids.len() as u64 - 3);
+        assert_eq!(records.purge(u64::MAX, Retention::by_age(Duration::ZERO), now, 10_000), ids.len() as u64 - 3);
         assert!(records.segments.is_empty());
         assert_eq!(records.last(), ids.len() as u64, "positions are never used twice");
         assert_eq!(read_from(&records, ids.len() as u64, limit), []);

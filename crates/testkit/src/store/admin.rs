@@ -185,7 +185,13 @@ pub async fn parked_rows_are_filtered(store: Arc<dyn Fixture>) {
     let park = s.read(WHOLE).await.into_iter().take(1).map(|record| (record, Parked::Held)).collect();
     s.settle(Settlement { park, ..Settlement::default() }).await.expect("settle");
     let all = ParkedFilter::default;
+    let now = store.admin().overview().await.expect("overview").at;
     let cases = [
+        (ParkedFilter { parked_before: Some(now.saturating_sub(HOUR)), ..all() }, vec![]),
+        (
+            ParkedFilter { parked_before: Some(now.saturating_add(HOUR)), state: Some(ParkedState::Held), ..all() },
+            vec![("s", a.id)],
+        ),
         (all(), vec![("r", a.id), ("r", b.id), ("r", c.id), ("s", a.id)]),
         (ParkedFilter { route: Some("s".into()), ..all() }, vec![("s", a.id)]),
         (ParkedFilter { state: Some(ParkedState::Dead), ..all() }, vec![("r", a.id), ("r", c.id)]),

@@ -152,6 +152,7 @@ macro_rules! store_conformance {
                 the_slowest_lane_counts
                 paused_and_unowned_routes_count
                 nothing_young_is_removed
+                no_more_is_kept_than_was_asked_for
                 without_a_route_nothing_is_removed
                 parked_copies_survive
                 an_unfinished_replay_counts

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Keeps next to nothing.
-const BRIEFLY: Retention = Retention { keep: Some(SHORT) };
+const BRIEFLY: Retention = Retention::by_age(SHORT);
 
 /// Records that all have passed and that are old enough are removed, and only those.
 pub async fn what_all_have_passed_is_removed(store: Arc<dyn Fixture>) {
@@ -87,10 +87,27 @@ pub async fn nothing_young_is_removed(store: Arc<dyn Fixture>) {
     owner.advance().await;
     store.pass(LONGER).await;
     for keep in [Some(HOUR), None] {
-        let purged = purge_all(&*store, Retention { keep }).await;
+        let purged = purge_all(&*store, Retention { keep, records_max: None }).await;
         assert_eq!(purged, 0, "records younger than {keep:?} (None: for ever) must not be removed");
     }
     assert_eq!(records(&*store).await, 4);
+}
+
+/// Of what all have passed, no more than the newest are kept; what one has not passed stays, however many there are.
+pub async fn no_more_is_kept_than_was_asked_for(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    store.commit(several(6)).await;
+    owner.read(WHOLE).await;
+    owner.advance().await;
+    let waiting = several(3);
+    store.commit(waiting.clone()).await;
+    assert_eq!(purge_all(&*store, Retention::by_count(9)).await, 0, "there are nine");
+    let purged = purge_all(&*store, Retention::by_count(5)).await;
+    assert!(purged <= 4, "five are to be kept, {purged} of nine were removed");
+    let purged = purged + purge_all(&*store, Retention::by_count(0)).await;
+    assert!(purged <= 6, "three are undelivered, {purged} of nine were removed");
+    assert_eq!(records(&*store).await, 9 - purged);
+    assert_eq!(owner.ids().await, ids_of(&waiting), "what the route has not passed must not be removed");
 }
 
 /// While no route is known, nothing is removed: a relay that never started has delivered nothing.
@@ -98,7 +115,7 @@ pub async fn without_a_route_nothing_is_removed(store: Arc<dyn Fixture>) {
     let sent = several(4);
     store.commit(sent.clone()).await;
     store.pass(LONGER).await;
-    assert_eq!(purge_all(&*store, Retention { keep: Some(Duration::ZERO) }).await, 0, "no route is known");
+    assert_eq!(purge_all(&*store, Retention::by_age(Duration::ZERO)).await, 0, "no route is known");
     let mut owner = Owner::of(&*store, &route("r")).await;
     assert_eq!(owner.ids().await, ids_of(&sent));
 }

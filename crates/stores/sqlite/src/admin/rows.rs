@@ -56,6 +56,7 @@ pub(super) fn condition(filter: &ParkedFilter) -> (String, Vec<Box<dyn ToSql>>) 
     add("id = ?", filter.id.map(|id| Box::new(id.0.into_bytes()) as _));
     add("ordinal >= ?", filter.ordinals.as_ref().map(|range| Box::new(signed(*range.start())) as _));
     add("ordinal <= ?", filter.ordinals.as_ref().map(|range| Box::new(signed(*range.end())) as _));
+    add("parked_at < ?", filter.parked_before.map(|instant| Box::new(instant.as_micros()) as _));
     (conditions.join(" AND "), values)
 }
 
