@@ -142,13 +142,8 @@ fn about_itself(id: MessageId, obstacle: &Obstacle, route: &str) -> Finding {
 
 /// Who has put a row back, as far as the last acts tell, and what it was given up for.
 fn redriven(row: &ParkedRow, acts: &[AuditEntry]) -> Finding {
-    let id = row.envelope.id;
-    let here = |act: &&AuditEntry| {
-        act.action == "redrive"
-            && act.route().is_none_or(|route| route == &*row.route)
-            && act.message().is_none_or(|message| message == id)
-    };
-    let by = acts.iter().find(here).map_or_else(
+    let put_it_back = |act: &&AuditEntry| act.action == "redrive" && act.takes(row);
+    let by = acts.iter().find(put_it_back).map_or_else(
         || "an operator has put it back".to_owned(),
         |act| {
             let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

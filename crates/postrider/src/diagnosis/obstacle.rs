@@ -1,6 +1,6 @@
 //! What keeps a whole route, or one lane of it, from moving.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     admin::{Actor, NodeStatus, Overview, RouteStatus},
@@ -19,6 +19,8 @@ pub enum Obstacle {
     Paused {
         /// Who, and why.
         actor: Actor,
+        /// Which one, if it is another: a replay rests with the route that publishes for it.
+        instead: Option<Arc<str>>,
     },
     /// No relay is alive.
     NoRelay,
@@ -26,6 +28,8 @@ pub enum Obstacle {
     NotServed {
         /// The relays that are alive.
         nodes: Vec<String>,
+        /// Which one they lack, if it is another: the route that publishes for a replay.
+        instead: Option<Arc<str>>,
     },
     /// A relay could own the lane, but none does at the moment.
     Unowned {
@@ -57,14 +61,18 @@ pub enum Obstacle {
 pub fn obstacles(overview: &Overview, route: &RouteStatus, lane: Option<u32>) -> Vec<Obstacle> {
     let served_by = route.replay_of.as_ref().unwrap_or(&route.route);
     let paused = |name: &str| overview.routes.iter().find(|status| *status.route == *name)?.paused.clone();
-    if let Some(actor) = route.paused.clone().or_else(|| paused(served_by)) {
-        return vec![Obstacle::Paused { actor }];
+    if let Some(actor) = route.paused.clone() {
+        return vec![Obstacle::Paused { actor, instead: None }];
+    }
+    if let Some(actor) = paused(served_by) {
+        return vec![Obstacle::Paused { actor, instead: route.replay_of.clone() }];
     }
     if overview.nodes.is_empty() {
         return vec![Obstacle::NoRelay];
     }
     if !overview.nodes.iter().any(|node| node.routes.contains(served_by)) {
-        return vec![Obstacle::NotServed { nodes: overview.nodes.iter().map(|node| node.name.clone()).collect() }];
+        let nodes = overview.nodes.iter().map(|node| node.name.clone()).collect();
+        return vec![Obstacle::NotServed { nodes, instead: route.replay_of.clone() }];
     }
     let lanes = route.lanes.iter().filter(|status| lane.is_none_or(|lane| lane == status.number));
     lanes
@@ -95,19 +103,30 @@ impl Obstacle {
     #[must_use]
     pub fn finding(&self, route: &str) -> Finding {
         match self {
-            Self::Paused { actor } => {
+            Self::Paused { actor, instead } => {
                 let reason = actor.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
-                Finding::of(route, "paused", format!("the route is paused by {}{reason}", actor.name))
-                    .fix(format!("postrider route resume {route}"))
+                let which =
+                    instead.as_ref().map_or_else(String::new, |other| format!(" `{other}`, which publishes for it,"));
+                Finding::of(route, "paused", format!("the route{which} is paused by {}{reason}", actor.name))
+                    .fix(format!("postrider route resume {}", instead.as_deref().unwrap_or(route)))
             }
             Self::NoRelay => Finding::of(route, "no-relay", "no relay is running on this store")
                 .fix("start one: postrider run, with the configuration that has the route"),
-            Self::NotServed { nodes } => Finding::of(
+            Self::NotServed { nodes, instead: None } => Finding::of(
                 route,
                 "not-served",
                 format!("no running relay has this route; alive: {}", nodes.join(", ")),
             )
             .fix(format!("add the route `{route}` to a relay's configuration, or postrider route forget {route}")),
+            Self::NotServed { nodes, instead: Some(other) } => Finding::of(
+                route,
+                "not-served",
+                format!(
+                    "no running relay has the route `{other}`, which publishes for it; alive: {}",
+                    nodes.join(", ")
+                ),
+            )
+            .fix(format!("add the route `{other}` to a relay's configuration, or postrider replay cancel {route}")),
             Self::Unowned { lane } => {
                 Finding::of(route, "unowned", format!("lane {lane} has no owner at the moment; a relay will take it"))
                     .fix("if this lasts longer than a lease, see the log of the relay: the store may be refusing it")
