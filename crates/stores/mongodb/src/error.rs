@@ -2,7 +2,8 @@
 //!
 //! Everything in this crate fails with a [`Fault`]: the driver's own error, one that stands in an answer that is otherwise
 //! good, or one of ours. It becomes an [`Error`] in one place, where the operation is known. A code that is not listed here
-//! is transient: giving up on a passing fault loses more than trying once too often.
+//! is transient: giving up on a passing fault loses more than trying once too often. Where the server itself says that another
+//! run of the whole transaction may help, that counts more than the code.
 
 use mongodb::error::{
     ErrorKind as Mongo, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
@@ -103,8 +104,10 @@ pub fn error(error: &mongodb::error::Error, operation: &'static str) -> Error {
 }
 
 pub(crate) fn from_mongo(error: &mongodb::error::Error, operation: &'static str) -> Error {
+    let again = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     if let Some(code) = code(error) {
-        return from_code(code, operation).caused_by(error.kind.to_string());
+        let kind = if again { run_again(kind_of(code)) } else { kind_of(code) };
+        return Error::new(kind, operation).with("code", code).caused_by(error.kind.to_string());
     }
     let kind = match &*error.kind {
         Mongo::InvalidArgument { .. } | Mongo::InvalidTlsConfig { .. } => ErrorKind::Invalid,
@@ -113,6 +116,7 @@ pub(crate) fn from_mongo(error: &mongodb::error::Error, operation: &'static str)
         Mongo::Transaction { .. } => ErrorKind::Other,
         _ => ErrorKind::Unavailable,
     };
+    let kind = if again { run_again(kind) } else { kind };
     // Its kind alone: the rest of it may repeat what the server was told.
     Error::new(kind, operation).caused_by(error.kind.to_string())
 }
@@ -126,9 +130,19 @@ fn code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
+/// The kind of an error with which the server asks for another run of the transaction. That it is not there is worth saying,
+/// and cured in the same way.
+fn run_again(kind: ErrorKind) -> ErrorKind {
+    if kind == ErrorKind::Unavailable { kind } else { ErrorKind::Conflict }
+}
+
 /// Translates a code of the server.
 pub(crate) fn from_code(code: i32, operation: &'static str) -> Error {
-    let kind = match code {
+    Error::new(kind_of(code), operation).with("code", code)
+}
+
+fn kind_of(code: i32) -> ErrorKind {
+    match code {
         // A missing collection or index.
         26 | 27 => ErrorKind::Schema,
         // Not authorised, not authenticated, in its many places; Atlas.
@@ -145,8 +159,7 @@ pub(crate) fn from_code(code: i32, operation: &'static str) -> Error {
         // No transactions, no change streams.
         20 | 115 | 263 | 40573 => ErrorKind::Unsupported,
         _ => ErrorKind::Other,
-    };
-    Error::new(kind, operation).with("code", code)
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@
 //! meanwhile. Where the server has forgotten that part of its history, or has not answered in time, only what is older by the
 //! overlap is taken for passed. The delete meets every registration of a reader that has committed since the look began, so
 //! none is overlooked. A collection that expires its documents by itself could know nothing of all this.
+//!
+//! How many there are is asked of the collection's own books, which cost nothing to read. They count what is not committed yet,
+//! and may be off by a little after a crash of the server.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,6 +25,7 @@ use crate::{
     lease::lanes,
     records::{at, enqueued_at},
     stream::late,
+    value::long,
 };
 
 /// Messages that one purge removes at most.
@@ -30,19 +34,30 @@ const MESSAGES_MAX: i64 = 1_000;
 /// How long the stream is asked in one purge: well below what a server allows a transaction.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `aside` is for the stream, which cannot be asked inside of a transaction.
+/// `aside` is for the stream and the count, which cannot be asked inside of a transaction.
 pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, overlap: Tick) -> Work<u64> {
-    let Some(keep) = retention.keep else { return Ok(0) };
+    if retention == Retention::default() {
+        return Ok(0);
+    }
     let now = db.now().await?;
     let lanes = lanes(db, now).await?.into_values().flatten();
     let positions: HashMap<_, Position> = lanes.map(|lane| (lane.at.encode().0, lane.at)).collect();
     // While no route is known nothing is removed.
     let Some(bound) = positions.values().map(Position::bound).min() else { return Ok(0) };
-    let oldest_kept = now.saturating_sub(keep);
     let fields = doc! { "at": 1, "enqueued_at": 1 };
     let find = Find::new(doc! { "at": { "$lte": timestamp(bound) } }).sort(doc! { "at": 1 });
     let mut oldest = db.find("log", find.limit(MESSAGES_MAX).fields(fields)).await?;
-    oldest.retain(|document| enqueued_at(document) < oldest_kept);
+    // After the look: whatever another has removed since then is not counted, and ends this transaction.
+    let surplus = match retention.records_max {
+        Some(most) => count(aside).await?.saturating_sub(most),
+        None => 0,
+    };
+    let oldest_kept = retention.keep.map(|keep| now.saturating_sub(keep));
+    let mut place = 0;
+    oldest.retain(|document| {
+        place += 1;
+        place <= surplus || oldest_kept.is_some_and(|kept| enqueued_at(document) < kept)
+    });
     if oldest.is_empty() {
         return Ok(0);
     }
@@ -66,4 +81,11 @@ pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, ove
     // transaction.
     db.lock_readers().await?;
     db.delete("log", doc! { "_id": { "$in": ids } }).await
+}
+
+/// How many messages the log has, by the collection's books.
+async fn count(db: &mut Db) -> Work<u64> {
+    let command = doc! { "count": db.names.log() };
+    let answer = db.ask(command).await?;
+    Ok(long(&answer, "n")?.unsigned_abs())
 }

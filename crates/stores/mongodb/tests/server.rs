@@ -19,7 +19,7 @@ use mongodb::{
 };
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, StoreAdmin},
+    admin::{Actor, ParkedFilter, StoreAdmin},
     doctor::Thresholds,
     enlist::Enlist,
     envelope::{Envelope, MessageId},
@@ -31,7 +31,7 @@ use postrider_core::{
 };
 use postrider_store_mongodb::{Mongo, MongoStore, UnitOfWork, migrations, planted::Plant, work::Failure};
 use postrider_testkit::store::{Fixture, OpenTransaction};
-use support::{Place, batch, builder, client, node, spec, url};
+use support::{Place, batch, builder, client, node, now, spec, url};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -262,6 +262,41 @@ async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
     assert_eq!(names(&place.delivered().await), ["once"]);
 }
 
+/// What the server says of an error counts more than its number: lock time-outs and their like are cured by another run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_the_server_asks_to_repeat_is_repeated_whatever_the_code() {
+    let place = Place::new().await;
+    let mut options = ClientOptions::parse(url()).await.unwrap();
+    let name = format!("app-{}", place.names.database());
+    options.app_name = Some(name.clone());
+    let client = mongodb::Client::with_options(options).unwrap();
+    for code in [24, 239, 267, 99_999] {
+        let fail = doc! {
+            "configureFailPoint": "failCommand",
+            "mode": { "times": 2 },
+            "data": {
+                "failCommands": ["insert"],
+                "appName": &name,
+                "errorCode": code,
+                "errorLabels": ["TransientTransactionError"],
+            },
+        };
+        client.database("admin").run_command(fail).await.unwrap();
+        let (runs, names_of) = (&AtomicU32::new(0), &place.names);
+        UnitOfWork::new(&client, names_of)
+            .run(|mut tx| async move {
+                runs.fetch_add(1, Ordering::SeqCst);
+                let enqueued = tx.append(names_of, batch(vec![named("once")])).await;
+                assert!(enqueued.as_ref().is_ok() || enqueued.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict));
+                Ok(enqueued?)
+            })
+            .await
+            .unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 3, "{code}");
+    }
+    assert_eq!(place.delivered().await.len(), 4);
+}
+
 /// A scan without an upper bound passes the place of a message before that commits, and then meets one that was enqueued
 /// after it.
 async fn first_deliveries_of_a_paged_scan(plant: Plant) -> Vec<String> {
@@ -392,7 +427,7 @@ async fn what_commits_late_is_not_purged_before_it_is_delivered() {
     assert_eq!(reader.rest(10).await.len(), 3);
     reader.settle().await;
     slow.commit().await;
-    let now = Retention { keep: Some(Duration::ZERO) };
+    let now = Retention::by_age(Duration::ZERO);
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(store.purge(now).await.unwrap(), 3, "those that are delivered, and only those");
     let left: Option<Document> = place.collection("log").find_one(doc! {}).await.unwrap();
@@ -402,6 +437,49 @@ async fn what_commits_late_is_not_purged_before_it_is_delivered() {
     reader.settle().await;
     assert_eq!(store.purge(now).await.unwrap(), 1);
     assert_eq!(place.collection("log").count_documents(doc! {}).await.unwrap(), 0);
+}
+
+/// However young they are; and never what somebody has yet to read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_oldest_that_are_too_many_are_purged_once_they_are_passed() {
+    let place = Place::new().await;
+    let store = place.store();
+    let mut reader = Reader::of(&store, "r").await;
+    for n in 0..5 {
+        place.commit(vec![named(&format!("n-{n}"))]).await;
+    }
+    assert_eq!(reader.page(3).await.0.len(), 3);
+    reader.settle().await;
+    assert_eq!(store.purge(Retention::default()).await.unwrap(), 0);
+    assert_eq!(store.purge(Retention::by_count(5)).await.unwrap(), 0, "there are no more than that");
+    assert_eq!(store.purge(Retention::by_count(4)).await.unwrap(), 1);
+    assert_eq!(store.purge(Retention::by_count(1)).await.unwrap(), 2, "the rest is not passed");
+    assert_eq!(names(&reader.rest(10).await), ["n-3", "n-4"]);
+    reader.settle().await;
+    assert_eq!(store.purge(Retention::by_count(1)).await.unwrap(), 1);
+    assert_eq!(names(&place.delivered().await), ["n-4"], "the newest is kept");
+    let both = Retention { keep: Some(HOUR), records_max: Some(1) };
+    assert_eq!(store.purge(both).await.unwrap(), 0, "neither too many nor too old");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_rows_are_found_by_when_they_were_parked() {
+    let place = Place::new().await;
+    let store = place.store();
+    let reader = Reader::of(&store, "r").await;
+    place.commit(vec![named("one")]).await;
+    let page = store.read(&reader.lease, &reader.cursor, PageLimit { records: 10, bytes: 1 << 20 }).await.unwrap();
+    let before = now(&place.client).await.saturating_sub(Duration::from_secs(1));
+    let parked = Parked::Retrying { after: HOUR, attempts: 1, cause: Cause::new("refused", "at first") };
+    let park = vec![(RecordRef::new(&page.records, 0), parked)];
+    let settlement = Settlement { number: 1, advance: Some(page.end.clone()), park, ..Settlement::default() };
+    store.settle(&reader.lease, &settlement).await.unwrap();
+    let count = async |instant| {
+        let filter = ParkedFilter { parked_before: Some(instant), ..ParkedFilter::default() };
+        store.parked_count(&filter).await.unwrap()
+    };
+    assert_eq!(count(before).await, 0);
+    assert_eq!(count(before.saturating_add(HOUR)).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -434,7 +512,7 @@ async fn a_dropped_or_renamed_log_stops_the_route_with_a_cause() {
         }
         let overview = store.overview().await.expect("who looks is not stopped with the route");
         assert_eq!((overview.routes.len(), overview.routes[0].pending), (1, if rename { 2 } else { 0 }));
-        let purged = store.purge(Retention { keep: Some(Duration::ZERO) }).await.expect("nor is retention");
+        let purged = store.purge(Retention::by_age(Duration::ZERO)).await.expect("nor is retention");
         assert_eq!(purged, 0, "nothing is known of what is behind the end");
         store.read(&reader.lease, &reader.cursor, limit).await.expect_err("the route stays stopped");
         store.rebase_route("r", &Actor::new("operator")).await.unwrap();

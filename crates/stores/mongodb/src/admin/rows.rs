@@ -45,6 +45,9 @@ pub(super) fn conditions(filter: &ParkedFilter) -> Document {
     if let Some(range) = &filter.ordinals {
         conditions.insert("ordinal", doc! { "$gte": signed(*range.start()), "$lte": signed(*range.end()) });
     }
+    if let Some(instant) = filter.parked_before {
+        conditions.insert("parked_at", doc! { "$lt": instant.as_micros() });
+    }
     conditions
 }
 

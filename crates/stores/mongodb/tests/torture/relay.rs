@@ -197,7 +197,7 @@ pub(crate) async fn purge(world: World) {
     let store = world.store().await;
     // Ends when everything is read.
     while !world.is_read() {
-        let purged = lasts(store.purge(Retention { keep: Some(Duration::ZERO) }).await);
+        let purged = lasts(store.purge(Retention::by_age(Duration::ZERO)).await);
         world.purged.fetch_add(purged.unwrap_or(0), Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
