@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::{
-    numbers::{self, PATIENCE, ROUND},
+    numbers::{self, PATIENCE, ROUND, in_time},
     recorder::{Doubts, Recorder},
     told::Told,
 };
@@ -29,6 +29,7 @@ pub struct Place {
     doubts: Doubts,
     running: JoinHandle<postrider::Result<()>>,
     committed: usize,
+    begun: Instant,
 }
 
 impl Place {
@@ -47,7 +48,7 @@ impl Place {
         let relay = relay.build().expect("a relay with one route");
         let handle = relay.handle();
         let running = tokio::spawn(relay.run());
-        Self { _folder: folder, path, store, handle, told, doubts, running, committed: 0 }
+        Self { _folder: folder, path, store, handle, told, doubts, running, committed: 0, begun: Instant::now() }
     }
 
     /// Commits a round of messages over all keys, each in its own transaction.
@@ -86,8 +87,10 @@ impl Place {
     /// been taken: what the broker has acknowledged must not go out twice.
     pub async fn judge(self, arrived: impl AsyncFnOnce() -> Vec<Received>) {
         self.handle.drain();
-        self.running.await.expect("the relay does not panic").expect("the relay ends well");
-        let arrived = arrived().await;
+        let ended =
+            in_time(self.running).await.unwrap_or_else(|| panic!("the relay does not end: {}", self.told.shown()));
+        ended.expect("the relay does not panic").expect("the relay ends well");
+        let arrived = in_time(arrived()).await.expect("what has arrived can be read");
         let mut times: BTreeMap<MessageId, usize> = BTreeMap::new();
         for event in &arrived {
             *times.entry(event.envelope.id).or_default() += 1;
@@ -106,11 +109,14 @@ impl Place {
         assert_eq!(paid, 0, "no message pays for an outage: {}", self.told.shown());
     }
 
-    /// Waits until something is so.
+    /// Waits until something is so, for as long as the whole scenario may take.
     async fn until(&self, what: &str, so: impl Fn() -> bool) {
-        let start = Instant::now();
         while !so() {
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}; the relay told: {}", self.told.shown());
+            assert!(
+                self.begun.elapsed() < PATIENCE,
+                "waited in vain until {what}; the relay told: {}",
+                self.told.shown()
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

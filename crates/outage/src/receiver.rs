@@ -14,7 +14,7 @@ use postrider_core::{
 use postrider_testkit::transport::record;
 use tokio::task::JoinHandle;
 
-use crate::numbers::{self, KEYS, PATIENCE, ROUND};
+use crate::numbers::{self, KEYS, PATIENCE, ROUND, in_time};
 
 /// How many messages the handler takes at a time.
 const TAKEN_MAX: u32 = 16;
@@ -28,6 +28,7 @@ pub struct Receiver {
     /// How often a publish was repeated, so that the broker may have a message twice.
     repeated: usize,
     disturbed: usize,
+    begun: Instant,
 }
 
 /// What the handler has seen.
@@ -42,18 +43,27 @@ impl Receiver {
     pub(crate) fn new(publisher: impl Publisher + 'static, subscriber: impl Subscriber + 'static) -> Self {
         let seen = Arc::new(Seen::default());
         let handling = tokio::spawn(handle(subscriber, Arc::clone(&seen)));
-        Self { publisher: Box::new(publisher), handling, seen, published: 0, repeated: 0, disturbed: 0 }
+        Self {
+            publisher: Box::new(publisher),
+            handling,
+            seen,
+            published: 0,
+            repeated: 0,
+            disturbed: 0,
+            begun: Instant::now(),
+        }
     }
 
     /// Publishes a round of messages over all keys, each of a key when the one before it is durable.
     pub(crate) async fn publish(&mut self) {
-        let begun = Instant::now();
         for from in (self.published..self.published + ROUND).step_by(KEYS) {
             let mut left: Vec<Envelope> = (from..from + KEYS).map(numbers::envelope).collect();
             // Ends when all are durable.
             while !left.is_empty() {
-                assert!(begun.elapsed() < PATIENCE, "a message cannot be published: {}", self.seen.shown());
-                let outcomes = self.publisher.publish(left.iter().map(record).collect()).await;
+                let publishing = self.publisher.publish(left.iter().map(record).collect());
+                let outcomes = in_time(publishing).await.filter(|_| self.begun.elapsed() < PATIENCE);
+                let outcomes =
+                    outcomes.unwrap_or_else(|| panic!("a message cannot be published: {}", self.seen.shown()));
                 let durable: Vec<bool> = outcomes.iter().map(|outcome| *outcome == Outcome::Durable).collect();
                 self.repeated += durable.iter().filter(|durable| !**durable).count();
                 let mut durable = durable.into_iter();
@@ -83,13 +93,12 @@ impl Receiver {
         self.until("everything arrives", || self.count() == self.published).await;
     }
 
-    /// Waits until something is so.
+    /// Waits until something is so, for as long as the whole scenario may take.
     pub(crate) async fn until(&self, what: &str, so: impl Fn() -> bool) {
-        let begun = Instant::now();
         while !so() {
             let (have, of) = (self.count(), self.published);
             let told = || format!("{have} of {of} have arrived; the subscriber told: {}", self.seen.shown());
-            assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}: {}", told());
+            assert!(self.begun.elapsed() < PATIENCE, "waited in vain until {what}: {}", told());
             assert!(!self.handling.is_finished(), "the handler has ended: {}", told());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -14,7 +14,7 @@ use std::{
 use super::free_port;
 
 /// Longer than any server takes to begin or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server that was started here. It is killed when this is dropped.
 pub struct Server {

@@ -13,7 +13,7 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::transport::record;
+use postrider_testkit::{patience::in_time, transport::record};
 use postrider_transport_kafka::{Access, Compression, KafkaPublisher, KafkaSubscriber};
 use rdkafka::{
     ClientConfig, Message,
@@ -171,7 +171,7 @@ async fn what_is_no_event_is_received_all_the_same() {
     producer.send(BaseRecord::to(&own.topic).payload("hello").key("größe")).unwrap();
     tokio::task::spawn_blocking(move || producer.flush(PATIENCE).unwrap()).await.unwrap();
     let subscriber = KafkaSubscriber::builder(access(), &own.topic, [&own.topic]).subscribe().await.unwrap();
-    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(subscriber.receive(1)).await.unwrap().remove(0);
     assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), (own.topic.as_str(), &b"hello"[..]));
     assert_eq!(delivery.envelope.key.as_ref().unwrap().as_str(), "größe");
     assert_eq!(delivery.attempt, 1);

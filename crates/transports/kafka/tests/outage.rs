@@ -13,6 +13,7 @@ use postrider_core::{
 };
 use postrider_testkit::{
     fault::{Proxy, Server, Traffic, free_port},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
@@ -128,7 +129,7 @@ async fn with_messages(folder: &Path, count: usize) -> (Server, Proxy, KafkaSubs
 async fn an_acknowledgement_that_nobody_answers_fails_in_time_and_the_next_one_does_its_work() {
     let data = tempfile::tempdir().unwrap();
     let (_server, proxy, subscriber) = with_messages(data.path(), 2).await;
-    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(subscriber.receive(1)).await.unwrap().remove(0);
     proxy.set(Traffic::Silent);
     let answer = tokio::time::timeout(PATIENCE, subscriber.acknowledge(vec![delivery.receipt])).await;
     assert_eq!(answer.expect("it is given up").unwrap_err().kind(), ErrorKind::Unavailable);

@@ -12,6 +12,7 @@ use postrider_core::{
 };
 use postrider_testkit::{
     fault::{Server, free_port},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber, Mechanism};
@@ -101,7 +102,7 @@ async fn certificates_and_logins_are_checked_on_both_sides() {
     }
     let known = trusting.password(Mechanism::ScramSha512, "scram", "canary");
     let subscriber = KafkaSubscriber::builder(known, "g", ["orders"]).subscribe().await.unwrap();
-    assert_eq!(&subscriber.receive(1).await.unwrap()[0].envelope.payload[..], b"x");
+    assert_eq!(&in_time(subscriber.receive(1)).await.unwrap()[0].envelope.payload[..], b"x");
     // A right that is missing is an outage: whoever took it gives it back, and no message has paid for it.
     let stranger = Access::new(&url).unwrap().tls().ca_file(folder.path().join("ca.pem"));
     assert_eq!(publish(&stranger.password(Mechanism::Plain, "stranger", "canary")).await, "unavailable kafka-29");

@@ -15,6 +15,7 @@ use postrider_core::{
 };
 use postrider_testkit::{
     fault::{Proxy, Traffic},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
@@ -44,12 +45,15 @@ async fn a_subject_that_no_stream_takes_is_rejected_when_it_stays_like_that() {
     let publisher = publisher.timeout(Duration::from_secs(3)).build().unwrap();
     // A server that is about to end says the same.
     assert_eq!(shown(&publish(&publisher, "x").await), "unavailable no-stream");
-    let outcome = loop {
-        let outcome = publish(&publisher, "x").await;
-        if shown(&outcome) != "unavailable no-stream" {
-            break outcome;
+    let outcome = in_time(async {
+        loop {
+            let outcome = publish(&publisher, "x").await;
+            if shown(&outcome) != "unavailable no-stream" {
+                break outcome;
+            }
         }
-    };
+    });
+    let outcome = outcome.await;
     assert_eq!(shown(&outcome), "rejected no-stream");
     assert!(format!("{outcome:?}").contains("nobody-takes-this.orders"), "{outcome:?}");
 }
@@ -78,7 +82,7 @@ async fn subjects_that_no_stream_takes_are_asked_for_together_and_once() {
     own.jetstream.stream_by_subject(taken).await.unwrap();
     let mut ours = 0;
     loop {
-        let question = questions.next().await.unwrap();
+        let question = in_time(questions.next()).await.unwrap();
         let text = String::from_utf8_lossy(&question.payload).into_owned();
         if text.contains(&unclaimed) {
             ours += 1;
@@ -97,7 +101,7 @@ async fn silence_is_an_outage() {
     let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
     let publisher = NatsPublisher::builder(access).prefix(&own.name).timeout(Duration::from_secs(2)).build().unwrap();
     for count in [1, 3] {
-        while publish(&publisher, "x").await != Outcome::Durable {}
+        in_time(async { while publish(&publisher, "x").await != Outcome::Durable {} }).await;
         proxy.set(Traffic::Silent);
         let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
         let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
@@ -114,7 +118,7 @@ async fn silence_is_an_outage_for_more_than_the_client_can_hold() {
     let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
     let access = Access::new(&format!("nats://{}", proxy.address())).unwrap();
     let publisher = NatsPublisher::builder(access).prefix(&own.name).timeout(Duration::from_secs(2)).build().unwrap();
-    while publish(&publisher, "x").await != Outcome::Durable {}
+    in_time(async { while publish(&publisher, "x").await != Outcome::Durable {} }).await;
     proxy.set(Traffic::Silent);
     let payload = "x".repeat(2_000);
     let batch: Vec<_> = (0..20_000).map(|_| record(&Envelope::new("orders", "n", payload.clone()))).collect();
@@ -194,7 +198,7 @@ async fn what_is_no_event_is_received_all_the_same() {
     let builder = NatsSubscriber::builder(Access::new(&url()).unwrap(), &own.name, "plain");
     assert!(builder.clone().subscribe().await.is_err(), "a consumer is made only when asked for");
     let subscriber = builder.declare(&[], Duration::from_secs(30)).subscribe().await.unwrap();
-    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(subscriber.receive(1)).await.unwrap().remove(0);
     assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), (subject.as_str(), &b"hello"[..]));
     assert_eq!(delivery.attempt, 1);
 }

@@ -13,7 +13,7 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
-use postrider_testkit::{fault::Server, transport::record};
+use postrider_testkit::{fault::Server, patience::in_time, transport::record};
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
 use serde_json::{Value, json};
 
@@ -50,7 +50,8 @@ async fn publish(access: &Access, topics: &[&str]) -> Vec<String> {
 /// Whoever is let in also receives.
 async fn receives(access: &Access) {
     let subscriber = NatsSubscriber::builder(access.clone(), "SHOP", "c").declare(&[], Duration::from_secs(30));
-    assert_eq!(&subscriber.subscribe().await.unwrap().receive(1).await.unwrap()[0].envelope.payload[..], b"x");
+    let subscriber = subscriber.subscribe().await.unwrap();
+    assert_eq!(&in_time(subscriber.receive(1)).await.unwrap()[0].envelope.payload[..], b"x");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use postrider_core::{
     transport::{Outcome, Publisher, Subscriber},
 };
 use postrider_outage::certificates;
-use postrider_testkit::{fault::Server, transport::record};
+use postrider_testkit::{fault::Server, patience::in_time, transport::record};
 use postrider_transport_nats::{Access, NatsPublisher, NatsSubscriber};
 
 use support::program;
@@ -71,7 +71,7 @@ async fn a_server_must_have_a_certificate_that_we_trust() {
     };
     let subscriber = NatsSubscriber::builder(trusting("127.0.0.1"), "SHOP", "c");
     let subscriber = subscriber.declare(&[], Duration::from_secs(30)).subscribe().await.unwrap();
-    assert_eq!(&subscriber.receive(1).await.unwrap()[0].envelope.payload[..], b"x");
+    assert_eq!(&in_time(subscriber.receive(1)).await.unwrap()[0].envelope.payload[..], b"x");
     assert_eq!(publish(&trusting("localhost")).await, "unavailable tls", "a certificate of another name");
 }
 

@@ -19,6 +19,7 @@ use postrider_core::{
 };
 use postrider_testkit::{
     fault::{Proxy, Traffic},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_rabbitmq::{Access, Builder, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
@@ -108,7 +109,7 @@ async fn silence_is_an_outage() {
     let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(2));
     let publisher = publisher.build().unwrap();
     for count in [1, 3] {
-        while publish(&publisher, "orders", "x").await != Outcome::Durable {}
+        in_time(async { while publish(&publisher, "orders", "x").await != Outcome::Durable {} }).await;
         proxy.set(Traffic::Silent);
         let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
         let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
@@ -228,17 +229,17 @@ async fn what_is_declared_and_deleted_is_made_again() {
     let subscriber = subscriber.bind(&name, "#").subscribe().await.unwrap();
     channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
     assert!(subscriber_error(&subscriber).await.is_transient());
-    while publish(&publisher, "orders", "again").await != Outcome::Durable {}
+    in_time(async { while publish(&publisher, "orders", "again").await != Outcome::Durable {} }).await;
     let mut received = Vec::new();
     while !received.iter().any(|delivery: &Delivery| &delivery.envelope.payload[..] == b"again") {
-        received.extend(subscriber.receive(10).await.unwrap_or_default());
+        received.extend(in_time(subscriber.receive(10)).await.unwrap_or_default());
     }
 }
 
 /// The first error that a subscriber tells; what it receives before is let go.
 async fn subscriber_error(subscriber: &RabbitmqSubscriber) -> Error {
     loop {
-        if let Err(error) = subscriber.receive(10).await {
+        if let Err(error) = in_time(subscriber.receive(10)).await {
             return error;
         }
     }

@@ -16,7 +16,7 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Requeue, Subscriber},
 };
-use postrider_testkit::{fault::Proxy, transport::record};
+use postrider_testkit::{fault::Proxy, patience::in_time, transport::record};
 use postrider_transport_rabbitmq::{Access, Builder, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
 
 use support::{Own, address, url};
@@ -43,7 +43,7 @@ async fn what_is_no_event_is_received_all_the_same() {
     let missing = RabbitmqSubscriber::builder(access.clone(), "no-such-queue").subscribe().await.err().unwrap();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "a queue is made only when asked for: {missing}");
     let subscriber = RabbitmqSubscriber::builder(access.clone(), &own.name).subscribe().await.unwrap();
-    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(subscriber.receive(1)).await.unwrap().remove(0);
     assert_eq!((&*delivery.envelope.topic, &delivery.envelope.payload[..]), ("plain", &b"hello"[..]));
     assert_eq!(delivery.attempt, 1);
     drop(subscriber);
@@ -52,9 +52,9 @@ async fn what_is_no_event_is_received_all_the_same() {
     let other = other.declare(QueueKind::Classic).bind(&own.name, "orders.#").subscribe().await.unwrap();
     let publisher = builder().exchange(&own.name).build().unwrap();
     assert_eq!(publish(&publisher, "orders.placed", "x").await, Outcome::Durable);
-    assert_eq!(&*other.receive(1).await.unwrap().remove(0).envelope.topic, "orders.placed");
+    assert_eq!(&*in_time(other.receive(1)).await.unwrap().remove(0).envelope.topic, "orders.placed");
     let again = RabbitmqSubscriber::builder(access, &own.name).subscribe().await.unwrap();
-    let again = again.receive(1).await.unwrap().remove(0);
+    let again = in_time(again.receive(1)).await.unwrap().remove(0);
     assert_eq!(again.envelope.id, delivery.envelope.id, "the same message has the same id");
     assert_eq!(again.attempt, 2);
 }
@@ -73,7 +73,7 @@ async fn a_subscriber_whose_connection_is_lost_goes_on_with_what_was_not_answere
         let mut received = Vec::new();
         while received.is_empty() {
             // The first one after the loss is an error, which says so.
-            received = subscriber.receive(1).await.unwrap_or_default();
+            received = in_time(subscriber.receive(1)).await.unwrap_or_default();
         }
         received.remove(0)
     };
@@ -125,7 +125,7 @@ async fn a_queue_that_is_made_drops_nothing_and_has_one_active_consumer_unless_i
     for payload in ["a", "b"] {
         assert_eq!(publish(&publisher, "orders", payload).await, Outcome::Durable);
     }
-    let (a, b) = (first.receive(2).await.unwrap(), second.receive(2).await.unwrap());
+    let (a, b) = (in_time(first.receive(2)).await.unwrap(), in_time(second.receive(2)).await.unwrap());
     assert_eq!((a.len(), b.len()), (1, 1));
     assert_ne!(a[0].envelope.id, b[0].envelope.id);
 }
@@ -144,7 +144,7 @@ async fn a_consumer_that_the_server_still_believes_in_keeps_its_place() {
     for payload in payloads {
         assert_eq!(publish(&publisher, "orders", payload).await, Outcome::Durable);
     }
-    assert_eq!(&subscriber.receive(1).await.unwrap()[0].envelope.payload[..], b"1");
+    assert_eq!(&in_time(subscriber.receive(1)).await.unwrap()[0].envelope.payload[..], b"1");
     proxy.abandon();
     let connection = Connection::connect(&url(), ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
@@ -159,7 +159,7 @@ async fn a_consumer_that_the_server_still_believes_in_keeps_its_place() {
     let mut received = Vec::new();
     while received.len() < payloads.len() {
         assert!(begun.elapsed() < PATIENCE, "only {received:?} came again");
-        for delivery in subscriber.receive(10).await.unwrap_or_default() {
+        for delivery in in_time(subscriber.receive(10)).await.unwrap_or_default() {
             received.push(String::from_utf8(delivery.envelope.payload.to_vec()).unwrap());
             subscriber.acknowledge(vec![delivery.receipt]).await.unwrap();
         }
@@ -174,7 +174,7 @@ async fn later_is_not_later_than_the_server_allows() {
     let publisher = builder().exchange(&own.name).build().unwrap();
     assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
     let subscriber = RabbitmqSubscriber::builder(Access::new(&url()).unwrap(), &own.name).subscribe().await.unwrap();
-    let delivery = subscriber.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(subscriber.receive(1)).await.unwrap().remove(0);
     let refused = subscriber.reject(delivery.receipt, Requeue::After(Duration::from_secs(1_801))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     subscriber.acknowledge(vec![delivery.receipt]).await.unwrap();

@@ -12,6 +12,7 @@ use postrider_core::{
 };
 use postrider_testkit::{
     fault::{Proxy, Server, Traffic},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_redis::{Access, Builder, RedisPublisher, RedisSubscriber};
@@ -71,7 +72,7 @@ async fn no_more_is_fetched_ahead_than_is_asked_for() {
         let mut connection = own.connection().await;
         let mut received = 0;
         while received < 200 {
-            received += subscriber.receive(1).await.unwrap().len();
+            received += in_time(subscriber.receive(1)).await.unwrap().len();
             let mut out = 0;
             for stream in &streams {
                 type Summary = (usize, Option<String>, Option<String>, Option<Vec<(String, String)>>);
@@ -122,7 +123,7 @@ async fn a_server_without_memory_or_replicas_is_an_outage() {
     assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-noreplicas");
     set("min-replicas-to-write", "0").await;
     assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
-    // Written, and on fewer servers than asked for: it may be there, so it is not settled.
+    // Not on as many servers as asked for, so it is not settled.
     // Half of the timeout is the server's, to wait for a replica; the other half must be long enough on any machine.
     let replicated =
         RedisPublisher::builder(Access::new(&url).unwrap()).declare().replicas(1).timeout(Duration::from_secs(10));
@@ -145,7 +146,7 @@ async fn silence_is_an_outage() {
     let publisher = RedisPublisher::builder(access).declare().prefix(&own.prefix).timeout(Duration::from_secs(2));
     let publisher = publisher.build().unwrap();
     for count in [1, 3] {
-        while publish(&publisher, "orders", "x").await != Outcome::Durable {}
+        in_time(async { while publish(&publisher, "orders", "x").await != Outcome::Durable {} }).await;
         proxy.set(Traffic::Silent);
         let batch = (0..count).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
         let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
@@ -196,14 +197,14 @@ async fn what_is_no_event_is_received_all_the_same_and_what_another_left_is_take
     let builder = RedisSubscriber::builder(Access::new(&url()).unwrap(), "g", [&stream]);
     assert!(builder.clone().subscribe().await.is_err(), "a group is made only when asked for");
     let crashed = builder.clone().consumer("crashed").declare().subscribe().await.unwrap();
-    let delivery = crashed.receive(1).await.unwrap().remove(0);
+    let delivery = in_time(crashed.receive(1)).await.unwrap().remove(0);
     assert_eq!(
         (&*delivery.envelope.topic, &delivery.envelope.payload[..]),
         (stream.as_str(), &br#"{"colour":"red"}"#[..])
     );
     drop(crashed);
     let next = builder.consumer("next").claim_after(Duration::from_millis(50)).subscribe().await.unwrap();
-    let again = next.receive(1).await.unwrap().remove(0);
+    let again = in_time(next.receive(1)).await.unwrap().remove(0);
     assert_eq!(again.envelope.id, delivery.envelope.id, "the same message has the same id");
     assert_eq!(again.attempt, 2);
     next.acknowledge(vec![again.receipt]).await.unwrap();

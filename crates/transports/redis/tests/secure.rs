@@ -11,7 +11,7 @@ use postrider_core::{
     transport::{Outcome, Publisher, Subscriber},
 };
 use postrider_outage::certificates;
-use postrider_testkit::{fault::Server, transport::record};
+use postrider_testkit::{fault::Server, patience::in_time, transport::record};
 use postrider_transport_redis::{Access, RedisPublisher, RedisSubscriber};
 
 use support::program;
@@ -61,7 +61,7 @@ async fn a_server_must_have_a_certificate_that_we_trust() {
     let trusting = access.ca_file(folder.path().join("ca.pem")).unwrap();
     assert_eq!(publish(&trusting).await, "Durable");
     let subscriber = RedisSubscriber::builder(trusting, "g", ["orders"]).declare().subscribe().await.unwrap();
-    assert_eq!(&subscriber.receive(1).await.unwrap()[0].envelope.payload[..], b"x");
+    assert_eq!(&in_time(subscriber.receive(1)).await.unwrap()[0].envelope.payload[..], b"x");
     let by_name = Access::new(&format!("rediss://localhost:{}", server.address().port())).unwrap();
     let misnamed = by_name.ca_file(folder.path().join("ca.pem")).unwrap();
     assert_eq!(publish(&misnamed).await, "unavailable tls", "a certificate of another name");
