@@ -27,7 +27,7 @@ struct Current {
 
 /// A connection in use.
 pub(crate) struct Using {
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) connection: MultiplexedConnection,
 }
 

@@ -12,7 +12,8 @@
 //! `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are never trimmed here.
 //!
 //! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
-//! (`WAIT`). What that survives is the server's own setting: with `appendfsync everysec` a power cut takes a second. Redis
+//! (`WAIT`). While they are missing nothing is written; what was just written when they went is looked for when they are
+//! back, and not written again. What that survives is the server's own setting: with `appendfsync everysec` a power cut takes a second. Redis
 //! before 8.6 does not recognise duplicates; the consumer does, by the id.
 //!
 //! | answer | outcome | cause |
@@ -39,6 +40,7 @@ mod error;
 mod mapping;
 mod publisher;
 mod reader;
+mod replicas;
 mod reply;
 mod subscriber;
 

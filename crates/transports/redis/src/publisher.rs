@@ -11,7 +11,13 @@ use postrider_core::{
 };
 use redis::{Pipeline, Value};
 
-use crate::{access::Access, connect::Connection, error, mapping};
+use crate::{
+    access::Access,
+    connect::{Connection, Using},
+    error, mapping,
+    replicas::Replicas,
+    reply,
+};
 
 /// Settings of a [`RedisPublisher`].
 #[derive(Clone, Debug)]
@@ -100,13 +106,15 @@ impl Builder {
                 .with("message_bytes_max", self.message_bytes_max));
         }
         let connection = Connection::new(&self.access, self.timeout)?;
-        Ok(RedisPublisher { connection, settings: self })
+        let replicas = Replicas::new(self.replicas, self.timeout);
+        Ok(RedisPublisher { connection, replicas, settings: self })
     }
 }
 
 /// Publishes to the streams of a Redis server.
 pub struct RedisPublisher {
     connection: Connection,
+    replicas: Replicas,
     settings: Builder,
 }
 
@@ -128,26 +136,17 @@ impl RedisPublisher {
 
     async fn publish_all(&self, batch: Vec<RecordRef>) -> Vec<Outcome> {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
-        let mut pipeline = Pipeline::with_capacity(batch.len() + 1);
-        let mut sent = Vec::with_capacity(batch.len());
+        let mut left = Vec::with_capacity(batch.len());
         for (index, record) in batch.iter().enumerate() {
             match self.command(record) {
-                Ok(command) => {
-                    pipeline.add_command(command);
-                    sent.push(index);
-                }
+                Ok(command) => left.push((index, command)),
                 Err(cause) => outcomes[index] = Some(Outcome::Rejected(cause)),
             }
         }
-        if !sent.is_empty() {
-            match self.exchange(pipeline).await {
-                Ok((answers, replicated)) => {
-                    for (index, answer) in sent.into_iter().zip(answers) {
-                        outcomes[index] = Some(self.conclude(&batch[index], answer, replicated));
-                    }
-                }
-                Err(outcome) => sent.into_iter().for_each(|index| outcomes[index] = Some(outcome.clone())),
-            }
+        if !left.is_empty()
+            && let Err((outcome, left)) = self.exchange(&batch, left, &mut outcomes).await
+        {
+            left.into_iter().for_each(|index| outcomes[index] = Some(outcome.clone()));
         }
         let unanswered =
             || Outcome::Unknown(Cause::new("bad-response", "the server has answered less than it was asked"));
@@ -172,39 +171,101 @@ impl RedisPublisher {
         }
     }
 
-    /// Sends a pipeline. The answers to its messages, and whether enough replicas have them; or what became of all of them.
-    async fn exchange(&self, mut pipeline: Pipeline) -> Result<(Vec<Value>, bool), Outcome> {
-        let mut using = self.connection.get().await.map_err(Outcome::Unavailable)?;
-        let replicas = self.settings.replicas;
-        if replicas > 0 {
-            // Half of the time, so that the answer still comes in time.
-            let wait = u64::try_from(self.settings.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
-            pipeline.cmd("WAIT").arg(replicas).arg(wait);
+    /// Sends what is left of a batch, and concludes from the answers. Or what became of all for which there is none, and which
+    /// those are.
+    async fn exchange(
+        &self,
+        batch: &[RecordRef],
+        mut left: Vec<(usize, redis::Cmd)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), (Outcome, Vec<usize>)> {
+        let all = |left: &[(usize, redis::Cmd)]| left.iter().map(|(index, _)| *index).collect::<Vec<_>>();
+        let mut using = self.connection.get().await.map_err(|cause| (Outcome::Unavailable(cause), all(&left)))?;
+        let there = self.replicated_before(&mut using, batch, &all(&left)).await;
+        let there = there.map_err(|outcome| (outcome, all(&left)))?;
+        left.retain(|(index, _)| !there.contains(index));
+        for index in there {
+            outcomes[index] = Some(Outcome::Durable);
         }
-        let commands = pipeline.len();
-        let mut answers = match using.connection.send_packed_commands(&pipeline, 0, commands).await {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::with_capacity(left.len() + 1);
+        let (left, commands): (Vec<usize>, Vec<redis::Cmd>) = left.into_iter().unzip();
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        self.replicas.ask(&mut pipeline);
+        let mut answers = match self.ask(&mut using, &pipeline).await {
+            Ok(answers) => answers,
+            Err(outcome) => return Err((outcome, left)),
+        };
+        let replicated = self.replicas.have_it(answers.get(left.len()));
+        self.replicas.note(using.number, replicated);
+        answers.truncate(left.len());
+        for (index, answer) in left.into_iter().zip(answers) {
+            outcomes[index] = Some(self.conclude(&using, &batch[index], answer, replicated));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there are enough replicas, where that is in doubt. Which of these are written already, by an attempt
+    /// for which there were too few; the others are not.
+    async fn replicated_before(
+        &self,
+        using: &mut Using,
+        batch: &[RecordRef],
+        left: &[usize],
+    ) -> Result<Vec<usize>, Outcome> {
+        let streams: Vec<Cow<'_, str>> = left.iter().map(|index| self.stream(&batch[*index])).collect();
+        let messages: Vec<_> = streams.iter().zip(left).map(|(stream, index)| (&**stream, &*batch[*index])).collect();
+        let Some((asking, places)) = self.replicas.before(using.number, &messages) else { return Ok(Vec::new()) };
+        let answers = self.ask(using, &asking).await?;
+        let enough = self.replicas.have_it(answers.first());
+        self.replicas.note(using.number, enough);
+        if !enough {
+            // A server that has become a replica itself says no instead of a number, and the address may lead to another.
+            if !matches!(answers.first(), Some(Value::Int(_))) {
+                self.connection.lost(using).await;
+            }
+            return Err(self.too_few());
+        }
+        let mut there = Vec::new();
+        for (place, answer) in places.into_iter().zip(answers.into_iter().skip(1)) {
+            let (stream, record) = messages[place];
+            self.replicas.forget(stream, record);
+            if !reply::entries(answer).is_empty() {
+                there.push(left[place]);
+            }
+        }
+        Ok(there)
+    }
+
+    /// Sends a pipeline. Its answers, or what became of everything in it.
+    async fn ask(&self, using: &mut Using, pipeline: &Pipeline) -> Result<Vec<Value>, Outcome> {
+        let answers = match using.connection.send_packed_commands(pipeline, 0, pipeline.len()).await {
             Ok(answers) => answers,
             Err(error) => {
-                self.connection.lost(&using).await;
+                self.connection.lost(using).await;
                 return Err(error::unanswered(&error));
             }
         };
         if answers.iter().any(error::is_of_the_wrong_server) {
-            self.connection.lost(&using).await;
+            self.connection.lost(using).await;
         }
-        let replicated =
-            replicas == 0 || matches!(answers.pop(), Some(Value::Int(have)) if have >= i64::from(replicas));
-        Ok((answers, replicated))
+        Ok(answers)
     }
 
-    fn conclude(&self, record: &RecordRef, answer: Value, replicated: bool) -> Outcome {
+    fn conclude(&self, using: &Using, record: &RecordRef, answer: Value, replicated: bool) -> Outcome {
         match answer {
             Value::BulkString(_) | Value::SimpleString(_) if replicated => Outcome::Durable,
-            // It is written and will be again. Replicas that are missing are an outage, and no message may pay for it.
-            Value::BulkString(_) | Value::SimpleString(_) => Outcome::Unavailable(Cause::new(
-                "replicas",
-                format!("fewer than {} replicas have it in time", self.settings.replicas),
-            )),
+            // It is written, and looked for again. Replicas that are missing are an outage, and no message may pay for it.
+            Value::BulkString(_) | Value::SimpleString(_) => {
+                if let Some(entry) = reply::text(answer) {
+                    self.replicas.remember(using.number, &self.stream(record), record, entry);
+                }
+                self.too_few()
+            }
             Value::Nil => {
                 let stream = self.stream(record);
                 let detail = format!("there is no stream {stream}; make it, or let the route declare it");
@@ -215,6 +276,11 @@ impl RedisPublisher {
             Value::ServerError(error) => error::refused(&error),
             _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),
         }
+    }
+
+    fn too_few(&self) -> Outcome {
+        let detail = format!("fewer than {} replicas have it in time", self.replicas.wanted());
+        Outcome::Unavailable(Cause::new("replicas", detail))
     }
 }
 

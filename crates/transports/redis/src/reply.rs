@@ -91,6 +91,6 @@ fn bytes(value: Value) -> Option<Vec<u8>> {
     }
 }
 
-fn text(value: Value) -> Option<String> {
+pub(crate) fn text(value: Value) -> Option<String> {
     bytes(value).and_then(|bytes| String::from_utf8(bytes).ok())
 }
