@@ -9,12 +9,13 @@ use std::{process::Command, time::Duration};
 use mysql_async::{TxOpts, prelude::Queryable};
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, StoreAdmin},
+    admin::{Actor, ParkedFilter, StoreAdmin},
     doctor::{Severity, Thresholds},
     enlist::Enlist,
     envelope::Envelope,
     lease::LaneId,
-    log::{Log, Retention, Settlement},
+    log::{Log, RecordRef, Retention, Settlement},
+    parked::Parked,
 };
 use postrider_store_mysql::{Mysql, MysqlStore, migrations};
 use postrider_testkit::{
@@ -311,15 +312,61 @@ async fn retention_waits_for_a_transaction_that_is_still_open() {
         page.records.iter().map(|record| record.envelope.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(read(1).await, ["fast"]);
-    assert_eq!(
-        store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(),
-        1,
-        "it need not wait for the open one"
-    );
+    assert_eq!(store.purge(Retention::by_age(Duration::ZERO)).await.unwrap(), 1, "it need not wait for the open one");
     slow.query_drop("COMMIT").await.unwrap();
     assert_eq!(read(2).await, ["slow"], "a low number that commits late is read, also behind a purge");
-    assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 1);
+    assert_eq!(store.purge(Retention::by_age(Duration::ZERO)).await.unwrap(), 1);
     assert_eq!(store.overview().await.unwrap().records, 0);
+}
+
+/// By number: whole batches go that lie beyond the newest, however young they are, and nothing that was not passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_by_number_keeps_the_newest_and_what_was_not_passed() {
+    let place = Place::new().await;
+    let store = place.store();
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    store.register(&node, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
+    let mut cursor = store.resume(&lease).await.unwrap().cursor;
+    let limit = postrider_core::log::PageLimit { records: 10, bytes: 1 << 20 };
+    for _ in 0..5 {
+        // Each read gives the place to one, as a batch of its own.
+        place.commit(vec![Envelope::new("t", "n", "")]).await;
+        cursor = store.read(&lease, &cursor, limit).await.unwrap().end;
+    }
+    assert_eq!(store.purge(Retention::by_count(2)).await.unwrap(), 0, "nothing of it was passed");
+    let settlement = Settlement { number: 1, advance: Some(cursor), ..Settlement::default() };
+    store.settle(&lease, &settlement).await.unwrap();
+    let long = Retention { keep: Some(Duration::from_secs(3600)), records_max: Some(4) };
+    assert_eq!(store.purge(Retention::default()).await.unwrap(), 0);
+    assert_eq!(store.purge(Retention::by_count(5)).await.unwrap(), 0);
+    assert_eq!(store.purge(long).await.unwrap(), 1);
+    assert_eq!(store.purge(Retention::by_count(2)).await.unwrap(), 2);
+    assert_eq!(store.overview().await.unwrap().records, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_rows_are_chosen_by_when_they_were_parked() {
+    let place = Place::new().await;
+    let store = place.store();
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    store.register(&node, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
+    place.commit(vec![Envelope::new("t", "one", ""), Envelope::new("t", "two", "")]).await;
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    let limit = postrider_core::log::PageLimit { records: 10, bytes: 1 << 20 };
+    let page = store.read(&lease, &cursor, limit).await.unwrap();
+    let mut instants = Vec::new();
+    for (number, index) in [(1, 0), (2, 1)] {
+        instants.push(place.now().await);
+        let park = vec![(RecordRef::new(&page.records, index), Parked::Held)];
+        store.settle(&lease, &Settlement { number, park, ..Settlement::default() }).await.unwrap();
+    }
+    instants.push(place.now().await.saturating_add(Duration::from_secs(1)));
+    for (instant, expected) in instants.into_iter().zip(0..) {
+        let filter = ParkedFilter { parked_before: Some(instant), ..ParkedFilter::default() };
+        assert_eq!(store.parked_count(&filter).await.unwrap(), expected, "{filter}");
+    }
 }
 
 /// The server looks at its transactions again only when nobody has asked for a tenth of a second: one test asks at a time.

@@ -64,6 +64,7 @@ impl Conditions {
         conditions.add("id = ?", filter.id.map(|id| id.0.as_bytes().to_vec()));
         conditions.add("ordinal >= ?", filter.ordinals.as_ref().map(|range| signed(*range.start())));
         conditions.add("ordinal <= ?", filter.ordinals.as_ref().map(|range| signed(*range.end())));
+        conditions.add("parked_at < ?", filter.parked_before.map(Timestamp::as_micros));
         conditions
     }
 

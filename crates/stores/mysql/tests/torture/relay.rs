@@ -146,7 +146,7 @@ pub(crate) async fn purge(world: World) {
     // Ends when everything is read.
     while !world.is_read() {
         // A connection may have been killed; then another time.
-        if let Ok(purged) = store.purge(Retention { keep: Some(Duration::ZERO) }).await {
+        if let Ok(purged) = store.purge(Retention::by_age(Duration::ZERO)).await {
             world.purged.fetch_add(purged, Ordering::SeqCst);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
