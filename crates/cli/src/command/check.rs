@@ -24,7 +24,7 @@ use crate::{
 
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes, as monitoring plugins have them:\n  0  well\n  1  warning\n  2  critical: also if no relay \
+    after_help = "Exit codes, as monitoring plugins have them:\n  0  well\n  1  warning: also if no route reads a topic\n  2  critical: also if no relay \
                         is alive, or the store cannot be reached\n  3  unknown: it cannot be said which store is meant"
 )]
 pub(crate) struct Arguments {
@@ -152,7 +152,7 @@ struct Judged {
 }
 
 impl Judged {
-    fn new(arguments: &Arguments, Seen { overview, .. }: &Seen) -> Self {
+    fn new(arguments: &Arguments, Seen { overview, unread, .. }: &Seen) -> Self {
         let live = || overview.routes.iter();
         let sum = |count: fn(&RouteStatus) -> u64| live().map(count).sum::<u64>();
         let mut judged = Self {
@@ -174,7 +174,9 @@ impl Judged {
             _ => Level::Well,
         };
         let by_relays = if judged.relays == 0 { Level::Critical } else { Level::Well };
-        judged.level = by_age.max(by_dead).max(by_relays);
+        // Retention removes what no route reads, once it is old enough.
+        let by_routes = if unread.is_empty() { Level::Well } else { Level::Warning };
+        judged.level = by_age.max(by_dead).max(by_relays).max(by_routes);
         judged
     }
 

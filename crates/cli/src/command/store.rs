@@ -2,7 +2,8 @@
 //!
 //! An operator mostly stands next to the file of the relay, or in a container that has its environment. So the store is
 //! looked for in this order: `--store`; `POSTRIDER__STORE__URL`, or the place that `…__FILE` or `…__ENV` names; the file of
-//! `--config`, or `postrider.toml` if there is one; `DATABASE_URL`. The relay finds its own in the same order.
+//! `--config`, or `postrider.toml` if there is one; `DATABASE_URL`. The relay finds its own in the same order. What else the
+//! environment says of the store, such as `POSTRIDER__STORE__SCHEMA`, counts with and without a file.
 
 use std::{
     env,
@@ -13,7 +14,7 @@ use clap::Args;
 use postrider::core::admin::Actor;
 
 use crate::{
-    config::{self, Secret, StoreConfig},
+    config::{self, StoreConfig},
     exit::{Failure, Outcome},
     registry::{self, OpenStore, Place, StoreAdapter},
 };
@@ -23,11 +24,6 @@ pub(super) const HEADING: &str = "Store";
 
 /// The file that is looked for where nothing else is said.
 const FILE: &str = "postrider.toml";
-
-const URL: &str = "POSTRIDER__STORE__URL";
-const URL_FILE: &str = "POSTRIDER__STORE__URL__FILE";
-const URL_ENV: &str = "POSTRIDER__STORE__URL__ENV";
-const DATABASE_URL: &str = "DATABASE_URL";
 
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
@@ -74,21 +70,14 @@ impl StoreArguments {
 
     fn look(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
         if let Some(url) = &self.store {
-            return by_url("--store", url);
+            let (adapter, path) = registry::store(url).map_err(|what| Failure::usage(format!("--store: {what}")))?;
+            return Ok((adapter, Place { path, table_prefix: None, schema: None, connections: None }));
         }
         if let Some(file) = self.file() {
             return self.chosen(&config::stores(file)?)?.find().map_err(Failure::usage);
         }
-        if let Ok(url) = env::var(URL) {
-            return by_url(URL, &url);
-        }
-        if let Some((name, place)) = url_elsewhere() {
-            let url = place.get().map_err(|error| Failure::usage(format!("{name}: {}", error.chain())))?;
-            return by_url(name, &url);
-        }
-        // Others have this one empty to say that it is not set.
-        if let Some(url) = env::var(DATABASE_URL).ok().filter(|url| !url.is_empty()) {
-            return by_url(DATABASE_URL, &url);
+        if let Some(store) = config::store_of_environment()? {
+            return store.find().map_err(Failure::usage);
         }
         Err(Failure::usage(
             "which store? say --store URL (such as sqlite:app.db), --config FILE, or set DATABASE_URL; there is no \
@@ -115,17 +104,6 @@ impl StoreArguments {
             }
         }
     }
-}
-
-/// Where the environment says that the URL stands, if it does.
-fn url_elsewhere() -> Option<(&'static str, Secret)> {
-    let file = env::var(URL_FILE).ok().map(|path| (URL_FILE, Secret::File(path.into())));
-    file.or_else(|| env::var(URL_ENV).ok().map(|name| (URL_ENV, Secret::Env(name))))
-}
-
-fn by_url(said_by: &str, url: &str) -> Outcome<(&'static dyn StoreAdapter, Place)> {
-    let (adapter, path) = registry::store(url).map_err(|what| Failure::usage(format!("{said_by}: {what}")))?;
-    Ok((adapter, Place { path, table_prefix: None, schema: None, connections: None }))
 }
 
 /// Who does something, and why: written into the audit record.

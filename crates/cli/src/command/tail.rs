@@ -38,8 +38,11 @@ const BACK_MAX: usize = 20_000;
 /// Records of one look at the store.
 const LOOK: u32 = 1_000;
 
-/// Parked rows that are watched; each comes with its payload.
+/// Parked rows that are watched of each state; each comes with its payload.
 const PARKED_MAX: usize = 5_000;
+
+/// What is watched, the news that matter most first. Each by itself, so that any number of scheduled rows hides none of the others.
+const WATCHED: [ParkedState; 4] = [ParkedState::Dead, ParkedState::Retrying, ParkedState::Held, ParkedState::Scheduled];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -96,6 +99,8 @@ struct Tail<'a> {
     shown: BTreeSet<u64>,
     /// Parked rows as they were last seen.
     rows: BTreeMap<(Arc<str>, Ordinal), (ParkedState, u32)>,
+    /// States of which more rows are parked than are watched.
+    too_many: BTreeSet<&'static str>,
 }
 
 impl<'a> Tail<'a> {
@@ -110,7 +115,15 @@ impl<'a> Tail<'a> {
             known_route(&overview, route)?;
         }
         let since = overview.at.saturating_sub(BACK);
-        let mut tail = Self { arguments, records, parked, after: None, shown: BTreeSet::new(), rows: BTreeMap::new() };
+        let mut tail = Self {
+            arguments,
+            records,
+            parked,
+            after: None,
+            shown: BTreeSet::new(),
+            rows: BTreeMap::new(),
+            too_many: BTreeSet::new(),
+        };
         tail.go_to_the_end(admin, since).await?;
         tail.watch(admin, false).await?;
         Ok(tail)
@@ -171,24 +184,43 @@ impl<'a> Tail<'a> {
 
     /// Looks at the parked rows, and tells of what has changed.
     async fn watch(&mut self, admin: &dyn StoreAdmin, tell: bool) -> Outcome<()> {
-        let (mut seen, mut after) = (BTreeMap::new(), None);
-        loop {
-            let rows = admin.parked(&self.parked, after, LOOK).await?;
-            after = rows.last().map(|last| (Arc::clone(&last.route), last.ordinal));
-            let full = rows.len() == LOOK as usize;
-            for row in rows {
-                let (place, standing) = ((Arc::clone(&row.route), row.ordinal), (row.state, row.attempts));
-                if tell && self.rows.get(&place) != Some(&standing) && self.is_chosen(&row) {
-                    self.tell_of_row(&row);
+        let mut seen = BTreeMap::new();
+        for state in WATCHED {
+            let filter = ParkedFilter { state: Some(state), ..self.parked.clone() };
+            let (mut after, mut count) = (None, 0);
+            // Ends with the last row, or with as many as are watched.
+            loop {
+                let rows = admin.parked(&filter, after, LOOK).await?;
+                after = rows.last().map(|last| (Arc::clone(&last.route), last.ordinal));
+                let full = rows.len() == LOOK as usize;
+                count += rows.len();
+                for row in rows {
+                    let (place, standing) = ((Arc::clone(&row.route), row.ordinal), (row.state, row.attempts));
+                    if tell && self.rows.get(&place) != Some(&standing) && self.is_chosen(&row) {
+                        self.tell_of_row(&row);
+                    }
+                    seen.insert(place, standing);
                 }
-                seen.insert(place, standing);
-            }
-            if !full || seen.len() >= PARKED_MAX {
-                break;
+                if !full {
+                    break;
+                }
+                if count >= PARKED_MAX {
+                    self.tell_of_too_many(state);
+                    break;
+                }
             }
         }
         self.rows = seen;
         Ok(())
+    }
+
+    /// Once, that not all of them are watched.
+    fn tell_of_too_many(&mut self, state: ParkedState) {
+        if self.too_many.insert(state.name()) {
+            eprintln!(
+                "more than {PARKED_MAX} messages are {state}: of later ones nothing is told; narrow it with --route or --key"
+            );
+        }
     }
 
     fn is_chosen(&self, row: &ParkedRow) -> bool {

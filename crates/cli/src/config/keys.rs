@@ -156,6 +156,18 @@ pub(crate) const KEYS: &[Key] = &[
         Value("\"24h\""),
         "how long delivered records are kept, for replays",
     ),
+    fixed(
+        "relay.keep_delivered_max",
+        Number(0, u32::MAX),
+        Words("any number"),
+        "how many records are kept at most: delivered ones beyond so many newer ones go, however young they are",
+    ),
+    fixed(
+        "relay.keep_dead",
+        DurationOr("forever"),
+        Value("\"forever\""),
+        "how long dead messages wait for an operator; then they are discarded, with an audit entry. `\"10d\"` is a good value, if any",
+    ),
     fixed("relay.purge_every", SomeTime, Value("\"60s\""), "how often old records are looked for"),
     fixed(
         "relay.unrouted",

@@ -62,7 +62,6 @@ pub(crate) use self::{
     redis::RedisConfig,
     relay::RelayConfig,
     route::RouteConfig,
-    secret::Place as Secret,
     store::{DEFAULT_NAME as DEFAULT_STORE_NAME, StoreConfig},
     telemetry::TelemetryConfig,
     template::template,
@@ -132,6 +131,25 @@ impl Source {
 pub(crate) fn stores(path: &Path) -> Result<Vec<StoreConfig>, Failure> {
     let source = Source { config: path.to_owned(), set: Vec::new() };
     Ok(source.read(false)?.config.stores)
+}
+
+/// The store that the environment names by itself, for whoever only looks and has no file; `None` if it names none.
+pub(crate) fn store_of_environment() -> Result<Option<StoreConfig>, Failure> {
+    let overrides = Overrides::gather(env::vars_os(), &[]).map_err(Failure::usage)?.of_section("store");
+    if !overrides.say("store", "url") {
+        return Ok(None);
+    }
+    let read = || {
+        let (document, table) = Document::parse("", KEYS, &overrides)?;
+        let stores = store::read(&mut document.top(&table));
+        document.look_up_secrets();
+        if document.is_right() { Ok(stores) } else { Err(document.into_problems()) }
+    };
+    let stores = read().map_err(|problems| {
+        let listed = Problems { file: "", problems: &problems };
+        Failure::usage(format!("the store of the environment is not usable\n{listed}"))
+    })?;
+    Ok(stores.into_iter().next())
 }
 
 /// Reads and checks a text and what is said beside it; with `look_up`, secrets too.

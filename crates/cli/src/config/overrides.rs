@@ -74,6 +74,17 @@ impl Overrides {
         Ok(Self(found))
     }
 
+    /// Those of one section alone.
+    pub(super) fn of_section(mut self, section: &str) -> Self {
+        self.0.retain(|given| given.path.first().is_some_and(|first| first == section));
+        self
+    }
+
+    /// Whether anything is said of a key, be it only where its value stands.
+    pub(super) fn say(&self, section: &str, key: &str) -> bool {
+        self.0.iter().any(|given| given.path.iter().take(2).eq([section, key]))
+    }
+
     /// Who said the override of this number.
     pub(super) fn source(&self, number: usize) -> String {
         self.0.get(number).map_or_else(String::new, |given| given.source.clone())

@@ -13,6 +13,8 @@ pub(crate) struct RelayConfig {
     /// How people recognise this node.
     pub(crate) name: Option<String>,
     pub(crate) options: Options,
+    /// How long dead messages wait for an operator before they are discarded. `None`: for ever.
+    pub(crate) keep_dead: Option<Duration>,
     /// Whether to start although the log has topics that no route reads.
     pub(crate) allow_unrouted: bool,
 }
@@ -36,11 +38,13 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> RelayConfig {
         heartbeat_every,
         drain_deadline: section.duration_or_default("drain_deadline"),
         keep_delivered: section.value("keep_delivered", written(keep)),
+        keep_delivered_max: section.number("keep_delivered_max").map(u64::from),
         purge_every: section.duration_or_default("purge_every"),
     };
     let allow_unrouted = section.word_or_default("unrouted", &[("refuse", false), ("allow", true)]);
+    let keep_dead = section.value("keep_dead", written(keep));
     section.close();
-    RelayConfig { name, options, allow_unrouted }
+    RelayConfig { name, options, keep_dead, allow_unrouted }
 }
 
 fn keep(text: &str) -> Result<Option<Duration>, String> {

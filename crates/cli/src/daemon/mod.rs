@@ -7,6 +7,7 @@
 
 mod build;
 mod collect;
+mod expiry;
 mod gone;
 mod log;
 mod reload;
@@ -85,6 +86,9 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
             collectors.spawn(collecting.run(Arc::clone(&watch.admin), Arc::clone(&watch.metrics), stopped));
         }
         helpers.spawn(gone::pause_routes(Arc::clone(&watch.admin), gone));
+        if let Some(keep) = config.relay.keep_dead {
+            helpers.spawn(expiry::run(Arc::clone(&watch.admin), keep, config.relay.options.purge_every));
+        }
         watched.push(watch);
         relays.spawn(run_one(relay, unrouted, stopping.clone()));
     }

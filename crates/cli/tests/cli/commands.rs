@@ -181,7 +181,10 @@ fn the_dead_are_listed_redriven_and_discarded() {
 
     let unclear = workplace.run(&["dead", "redrive", STORE[0], STORE[1]]);
     assert_eq!(unclear.code, 2);
-    assert_eq!(unclear.stderr, "error: say which messages (--route, --cause, --key or --id), or --all of them\n");
+    assert_eq!(
+        unclear.stderr,
+        "error: say which messages (--route, --cause, --key, --id or --older-than), or --all of them\n"
+    );
     let nobody = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--key", "other"]);
     assert_eq!((nobody.code, nobody.stdout.as_str()), (1, "0 redriven\n"));
     let redriven = workplace.run(&["dead", "redrive", STORE[0], STORE[1], "--cause", "expired", "--yes"]);

@@ -24,6 +24,7 @@ mod psql;
 mod redis;
 mod reference;
 mod reload;
+mod retention;
 mod settings_in_docs;
 mod standstill;
 mod support;

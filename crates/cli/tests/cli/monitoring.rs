@@ -180,6 +180,20 @@ fn tail_tells_of_what_comes_and_of_what_dies() {
 }
 
 #[test]
+fn a_topic_that_no_route_reads_is_a_warning() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let _daemon = workplace.daemon("postrider", &CONFIG.replace("[relay]\n", "[relay]\nunrouted = \"allow\"\n"));
+    wait_until("all is well", || workplace.run(&["check"]).code == 0);
+    let unread = "INSERT INTO postrider_log (id, topic, name, payload) VALUES (randomblob(16), 'nobody', 'n', '')";
+    let connection = Connection::open(workplace.path("app.db")).unwrap();
+    connection.busy_timeout(Duration::from_secs(60)).unwrap();
+    connection.execute(unread, []).unwrap();
+    let judged = workplace.run(&["check"]);
+    assert!(judged.code == 1 && judged.stdout.contains("no route reads"), "{judged:?}");
+}
+
+#[test]
 fn a_bench_measures_and_leaves_nothing_behind() {
     let workplace = Workplace::new();
     let own = workplace.run(&["bench", "--messages", "500", "--output", "json"]);

@@ -51,8 +51,7 @@ impl Site {
     /// What a command answers in JSON.
     #[track_caller]
     fn json(&self, arguments: &[&str]) -> Value {
-        let finished = self.run(&[arguments, &["--output", "json"]].concat());
-        serde_json::from_str(&finished.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {finished:?}"))
+        self.workplace.json(arguments)
     }
 
     fn delivered(&mut self, messages: u64, keys: u64) {
@@ -200,7 +199,7 @@ fn the_dead_are_counted_before_they_are_changed() {
         "would discard 5 messages: state dead, route orders\nnothing was changed; do it with --yes\n"
     );
     assert_eq!((dry.code, site.dead_count()), (0, 5));
-    assert_eq!(site.json(&["audit", "list"]), serde_json::json!([]), "a look leaves no trace");
+    assert_eq!(site.last_act()[0], "migrate", "a look leaves no trace");
     let one = site.run(&["dead", "discard", "--id", &ids[0], "--reason", "first"]);
     assert_eq!((one.code, one.stdout.as_str(), site.dead_count()), (0, "1 discarded\n", 4));
     let subject = format!("1 rows of state dead, message {}", ids[0]);
@@ -547,6 +546,13 @@ fn the_store_is_found_where_the_relay_finds_it() {
     assert_eq!(status(&[], &[("POSTRIDER__STORE__URL__ENV", "SHOP"), ("SHOP", url)]).0, 0);
     let (code, told) = status(&[], &[("POSTRIDER__STORE__URL__FILE", "nothing")]);
     assert!(code == 2 && told.contains("POSTRIDER__STORE__URL__FILE: "), "{told}");
+    let elsewhere = [("POSTRIDER__STORE__URL", url), ("POSTRIDER__STORE__TABLE_PREFIX", "mail_")];
+    assert_eq!(status(&[], &elsewhere).0, 4, "the prefix of the environment counts without a file too");
+    assert_eq!(status(&["--table-prefix", "postrider_"], &elsewhere).0, 0);
+    let (code, told) = status(&[], &[("POSTRIDER__STORE__URL", url), ("POSTRIDER__STORE__SCHEM", "mail")]);
+    assert!(code == 2 && told.contains("did you mean `schema`?"), "{told}");
+    let (code, told) = status(&[], &[("POSTRIDER__STORE__SCHEMA", "mail")]);
+    assert!(code == 2 && told.starts_with("error: which store?"), "{told}");
     workplace.write("postrider.toml", CONFIG);
     assert_eq!(status(&[], &[("DATABASE_URL", "sqlite:gone.db")]).0, 0, "the file comes before the general name");
     assert_eq!(status(&[], &[("POSTRIDER__STORE__URL", "sqlite:gone.db")]).0, 3, "our own name before the file");

@@ -65,6 +65,13 @@ impl Workplace {
     }
 
     /// Runs the binary with something on its standard input.
+    /// What a command answers in JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let finished = self.run(&[arguments, &["--output", "json"]].concat());
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {finished:?}"))
+    }
+
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Finished {
         let mut command = self.command(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

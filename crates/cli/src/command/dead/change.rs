@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use clap::Args;
-use postrider::core::admin::{Actor, ParkedFilter, ParkedRow, StoreAdmin};
+use postrider::core::admin::{Actor, ParkedFilter, StoreAdmin};
 use serde_json::json;
 
 use super::Filter;
@@ -75,10 +75,13 @@ impl Act {
 impl Change {
     pub(super) async fn run(&self, act: Act) -> Outcome {
         if self.filter.chooses_everything() != self.all {
-            return Err(Failure::usage("say which messages (--route, --cause, --key or --id), or --all of them"));
+            return Err(Failure::usage(
+                "say which messages (--route, --cause, --key, --id or --older-than), or --all of them",
+            ));
         }
-        let (filter, actor) = (self.filter.parked(), self.actor.actor());
+        let actor = self.actor.actor();
         let admin = self.store.open().await?.admin;
+        let filter = self.filter.parked(&*admin).await?;
         if self.filter.id.is_some() {
             return Ok(self.tell(act, act.apply(&*admin, &filter, &actor).await?));
         }
@@ -115,7 +118,7 @@ impl Change {
             let Some(last) = rows.last() else { return Ok(changed) };
             after = Some((Arc::clone(&last.route), last.ordinal));
             for slice in rows.chunk_by(|one, other| one.route == other.route) {
-                changed += act.apply(admin, &only(filter, slice), actor).await?;
+                changed += act.apply(admin, &filter.only(slice), actor).await?;
                 progress.at(changed);
             }
             if self.rate.is_some() {
@@ -130,15 +133,5 @@ impl Change {
     fn tell(&self, act: Act, rows: u64) -> Code {
         self.output.object(|| json!({ act.done(): rows }), || format!("{rows} {}\n", act.done()));
         if rows == 0 { Code::Problem } else { Code::Done }
-    }
-}
-
-/// The filter, narrowed to these rows of one route.
-fn only(filter: &ParkedFilter, slice: &[ParkedRow]) -> ParkedFilter {
-    let (first, last) = (&slice[0], &slice[slice.len() - 1]);
-    ParkedFilter {
-        route: Some(first.route.to_string()),
-        ordinals: Some(first.ordinal..=last.ordinal),
-        ..filter.clone()
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct List {
 
 pub(super) async fn list(arguments: &List) -> Outcome {
     let admin = arguments.store.open().await?.admin;
-    let rows = admin.parked(&arguments.filter.parked(), None, arguments.limit).await?;
+    let rows = admin.parked(&arguments.filter.parked(&*admin).await?, None, arguments.limit).await?;
     known_if_empty(&*admin, rows.is_empty(), arguments.filter.route.as_ref()).await?;
     arguments.output.list(
         || rows.iter().map(as_json).collect(),
@@ -157,7 +157,7 @@ pub(crate) struct Export {
 
 pub(super) async fn export(arguments: &Export) -> Outcome {
     let admin = arguments.store.open().await?.admin;
-    let filter = arguments.filter.parked();
+    let filter = arguments.filter.parked(&*admin).await?;
     let count = admin.parked_count(&filter).await?;
     known_if_empty(&*admin, count == 0, filter.route.as_ref()).await?;
     let mut progress = Progress::new("exported", count);

@@ -5,13 +5,18 @@
 mod change;
 mod look;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use postrider::{
     MessageId,
-    core::{admin::ParkedFilter, parked::ParkedState},
+    core::{
+        admin::{ParkedFilter, StoreAdmin},
+        parked::ParkedState,
+    },
 };
 
-use crate::exit::Outcome;
+use crate::{exit::Outcome, values};
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
@@ -45,22 +50,32 @@ pub(crate) struct Filter {
     /// This message.
     #[arg(long, value_name = "MESSAGE ID")]
     id: Option<MessageId>,
+    /// Parked for longer than this, such as `10d`.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    older_than: Option<Duration>,
 }
 
 impl Filter {
-    fn parked(&self) -> ParkedFilter {
-        ParkedFilter {
+    /// Ages count by the store's clock.
+    async fn parked(&self, admin: &dyn StoreAdmin) -> Outcome<ParkedFilter> {
+        let parked_before = match self.older_than {
+            Some(age) => Some(admin.overview().await?.at.saturating_sub(age)),
+            None => None,
+        };
+        Ok(ParkedFilter {
             route: self.route.clone(),
             state: Some(ParkedState::Dead),
             cause: self.cause.clone(),
             key: self.key.clone(),
             id: self.id,
             ordinals: None,
-        }
+            parked_before,
+        })
     }
 
     fn chooses_everything(&self) -> bool {
-        self.route.is_none() && self.cause.is_none() && self.key.is_none() && self.id.is_none()
+        let Self { route, cause, key, id, older_than } = self;
+        route.is_none() && cause.is_none() && key.is_none() && id.is_none() && older_than.is_none()
     }
 }
 
