@@ -6,7 +6,8 @@
 //!     └───── the server sends first what was not acknowledged, in its old order ◄────────┘
 //! ```
 //!
-//! It is the same when it begins and an earlier subscriber has [left](crate::left) messages unanswered.
+//! It is the same when it begins and an earlier subscriber has [left](crate::left) messages unanswered; and if somebody still
+//! waits for messages then, it may be one whose host is gone, and what the server sends there is missing here.
 //!
 //! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. A server
 //! that does not know yet that a connection is gone goes on sending into it, so there may be a gap behind the gap. After
@@ -49,6 +50,8 @@ pub(crate) struct Fetched {
     client: Client,
     /// How many are fetched at a time.
     batch: usize,
+    /// Whether others receive by the same consumer, so that nothing is waited for that may be theirs.
+    shared: bool,
     /// `None` before the first, after an error, and while something is missing.
     messages: Option<pull::Stream>,
     sequence: Sequence,
@@ -75,25 +78,27 @@ impl Fetched {
     ///
     /// # Errors
     /// As [`Source::find`].
-    pub(crate) async fn new(mut source: Source, client: Client, prefetch: usize) -> Result<Self> {
+    pub(crate) async fn new(mut source: Source, client: Client, prefetch: usize, shared: bool) -> Result<Self> {
         let consumer = source.find().await?;
         let settled_after = SETTLED_AFTER_MIN.max(4 * prefetch as u64);
         let info = consumer.cached_info();
         let sequence = Sequence::after(info.delivered.consumer_sequence, settled_after);
-        // Where somebody waits for messages, the consumer is shared, and those that are out are theirs.
-        let is_left = info.num_ack_pending > 0 && info.num_waiting == 0;
+        let is_left = info.num_ack_pending > 0 && !shared;
+        // A host that is gone without a word still waits for messages, as far as the server knows.
+        let is_waited_for = info.num_waiting > 0;
         let left = is_left.then(|| Left::new(info.num_ack_pending, info.delivered.stream_sequence));
         let connections = connections(&client);
         // The client asks for the next batch when no more than half of the last one is missing.
         let batch = (prefetch * 2 / 3).max(1);
         let (suspect, asked_at, lost_at, messages, gap) = (false, Instant::now(), None, None, None);
-        Ok(Self {
+        let mut fetched = Self {
             source,
             consumer,
             suspect,
             asked_at,
             client,
             batch,
+            shared,
             messages,
             sequence,
             settled_after,
@@ -101,7 +106,11 @@ impl Fetched {
             lost_at,
             left,
             gap,
-        })
+        };
+        if is_waited_for {
+            fetched.doubt();
+        }
+        Ok(fetched)
     }
 
     /// Waits for the next message. Dropping the future loses nothing.
@@ -218,7 +227,11 @@ impl Fetched {
         self.sequence.follows(info.consumer_sequence, info.delivered > 1)
     }
 
+    /// Deliveries may have got lost, or may still do.
     fn doubt(&mut self) {
+        if self.shared {
+            return;
+        }
         self.lost_at = Some(Instant::now());
         self.sequence.doubt();
     }

@@ -8,8 +8,9 @@
 //! The first delivery of messages is in order, also through a lost connection: if deliveries were lost with it, nothing newer
 //! is [given out](crate::fetch) before the server has sent those again, which it does when `ack_wait` is over. So it is with
 //! what an earlier subscriber, which has crashed or ended, had not answered: the next one begins with that. One of several that
-//! share a consumer cannot tell what others have out from what was left; unless one of them waits for messages just then, a
-//! newcomer begins `ack_wait` later. One that was rejected for later comes behind what follows it.
+//! share a consumer cannot tell what others have out from what was left, nor one that waits for messages from one whose host is
+//! gone; so a newcomer waits for `ack_wait`, and perhaps again in its first half minute, unless it is told that it
+//! [shares](SubscriberBuilder::shared). One that was rejected for later comes behind what follows it.
 
 use std::{
     collections::BTreeMap,
@@ -48,6 +49,7 @@ pub struct SubscriberBuilder {
     prefetch: usize,
     timeout: Duration,
     declare: Option<pull::Config>,
+    shared: bool,
 }
 
 impl SubscriberBuilder {
@@ -80,6 +82,14 @@ impl SubscriberBuilder {
         self
     }
 
+    /// Others receive by the same consumer at the same time, and order over keys is not needed: what is out when this one
+    /// begins, and what it misses after a lost connection, is taken to be theirs and not waited for.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
+    }
+
     /// Connects and finds the consumer.
     ///
     /// # Errors
@@ -102,7 +112,7 @@ impl SubscriberBuilder {
             declare: self.declare,
             acknowledged: None,
         };
-        let fetched = Fetched::new(source, open.client.clone(), self.prefetch).await?;
+        let fetched = Fetched::new(source, open.client.clone(), self.prefetch, self.shared).await?;
         let shared = Shared { fetched: Mutex::new(fetched), out: StdMutex::default() };
         Ok(NatsSubscriber { shared: Arc::new(shared), connection })
     }
@@ -137,6 +147,7 @@ impl NatsSubscriber {
             prefetch: 256,
             timeout: Duration::from_secs(10),
             declare: None,
+            shared: false,
         }
     }
 

@@ -210,6 +210,49 @@ async fn the_next_subscriber_begins_with_what_the_last_one_had() {
     assert_eq!(first_arrivals, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// The host is gone without a word: for half a minute the server believes that somebody there waits for messages, and sends
+/// them there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_subscriber_begins_with_what_a_lost_host_had() {
+    let own = Own::new().await;
+    let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
+    let ack_wait = Duration::from_secs(3);
+    let lost = through(&proxy, &own).prefetch(8).declare(&[], ack_wait).subscribe().await.unwrap();
+    publish(&own, 0..4).await;
+    let mut received = 0;
+    while received < 4 {
+        received += receive(&lost, 4).await.len();
+    }
+    proxy.set(Traffic::Silent);
+    std::mem::forget(lost);
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    assert!(stream.consumer_info(CONSUMER).await.unwrap().num_waiting > 0, "the server does not know of the loss");
+    let next = builder(&own).subscribe().await.unwrap();
+    publish(&own, 4..24).await;
+    let mut first_arrivals: Vec<usize> = Vec::new();
+    while first_arrivals.len() < 24 {
+        let number = take(&next, 1).await[0];
+        if !first_arrivals.contains(&number) {
+            first_arrivals.push(number);
+        }
+    }
+    assert_eq!(first_arrivals, (0..24).collect::<Vec<_>>());
+}
+
+/// Whoever says that it shares a consumer does not wait for what others have.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_said_to_share_a_consumer_begins_at_once() {
+    let own = Own::new().await;
+    // Longer than the patience of this test.
+    let shared = || builder(&own).prefetch(1).declare(&[], 10 * PATIENCE).shared();
+    let first = shared().subscribe().await.unwrap();
+    publish(&own, 0..1).await;
+    assert_eq!(receive(&first, 1).await.len(), 1);
+    let second = shared().subscribe().await.unwrap();
+    publish(&own, 1..4).await;
+    assert_eq!(take(&second, 1).await.len(), 1);
+}
+
 /// Some acknowledgements are gone with a connection, and the last one is confirmed over the next.
 #[tokio::test]
 async fn what_is_acknowledged_does_not_come_again() {
