@@ -17,6 +17,7 @@ use crate::{
     error::{Fault, Work},
     migrations,
     planted::Plant,
+    purge::Emptied,
     together::Together,
     wake::Waker,
 };
@@ -137,6 +138,7 @@ impl Builder {
             session: tokio::sync::Mutex::new(None),
             lanes: Mutex::new(HashMap::new()),
             dues: Together::default(),
+            emptied: Emptied::default(),
             waker: Waker::new(),
         })))
     }

@@ -1,4 +1,9 @@
 //! One transaction of the store on a pooled connection, with the store's clock and names; or one statement alone.
+//!
+//! What the relay does all the time is not waited for for ever ([`ANSWER_PATIENCE`]): a server that hangs, or whatever stands
+//! between, may keep a connection alive and never answer. What an operator asks for may take its time.
+
+use std::time::Duration;
 
 use deadpool_postgres::{Object, Transaction};
 use postrider_core::{
@@ -7,7 +12,18 @@ use postrider_core::{
 };
 use tokio_postgres::{Row, types::ToSql};
 
-use crate::{dialect::Postgres, error::Work, values::Instant};
+use crate::{
+    dialect::Postgres,
+    error::{Fault, Work},
+    values::Instant,
+};
+
+/// How long a call of the relay may take, its waits for locks included. Then its connection is closed, and the server rolls
+/// back what it had begun.
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The same for retention, which may have a large leaf to count.
+pub(crate) const PURGE_PATIENCE: Duration = Duration::from_mins(10);
 
 /// What a statement binds.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -19,9 +35,12 @@ pub(crate) struct Db<'a> {
 }
 
 impl<'a> Db<'a> {
-    /// READ COMMITTED: what must not change in between is locked.
+    /// READ COMMITTED, whatever the database has for a default: what must not change in between is locked, and who has waited
+    /// for a lock must see what was committed meanwhile.
     pub(crate) async fn begin(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
-        Ok(Self { transaction: client.transaction().await?, dialect })
+        let builder = client.build_transaction();
+        let level = tokio_postgres::IsolationLevel::ReadCommitted;
+        Ok(Self { transaction: builder.isolation_level(level).start().await?, dialect })
     }
 
     /// On one consistent state of the database, and without changing it.
@@ -85,6 +104,14 @@ impl<'a> Db<'a> {
     /// is marked, is found by one transaction at a time.
     pub(crate) async fn lock_route(&self, route: &str) -> Work<()> {
         self.lock("route", route).await
+    }
+}
+
+/// An answer, or the fault that none came in time. `None`: there is time enough.
+pub(crate) async fn in_time<T>(patience: Option<Duration>, work: impl Future<Output = Work<T>>) -> Work<T> {
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, work).await.unwrap_or(Err(Fault::Silent)),
+        None => work.await,
     }
 }
 

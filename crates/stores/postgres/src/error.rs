@@ -15,6 +15,8 @@ use crate::access;
 pub(crate) enum Fault {
     Postgres(tokio_postgres::Error),
     Pool(PoolError),
+    /// There was no answer in time; the connection is not to be used again.
+    Silent,
     Ours(Error),
 }
 
@@ -49,12 +51,17 @@ impl Fault {
             Self::Ours(error) => error,
             Self::Postgres(error) => from_postgres(error, operation),
             Self::Pool(error) => Error::new(ErrorKind::Unavailable, operation).caused_by(error),
+            Self::Silent => Error::new(ErrorKind::Unavailable, "the server does not answer").with("to", operation),
         }
     }
 
     /// Whether somebody else inserted the same key first.
     pub(crate) fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
+    }
+
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Self::Silent)
     }
 
     /// Whether a lock was not to be had in time.

@@ -108,7 +108,14 @@ use postrider_core::{
     log::Cursor,
 };
 
-use crate::{access::Access, error::Work, planted::Plant, read::Remembered, session::Session, together::Together};
+use crate::{
+    access::Access,
+    error::{Fault, Work},
+    planted::Plant,
+    read::Remembered,
+    session::Session,
+    together::Together,
+};
 pub use crate::{
     access::connect,
     config::Builder,
@@ -118,6 +125,9 @@ pub use crate::{
     wake::{Notifier, Waker},
 };
 pub use postrider_core::capture::Table;
+
+/// How long it may take until a reader's session stands.
+const SESSION_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///
@@ -137,6 +147,8 @@ struct Inner {
     lanes: Mutex<HashMap<LaneId, Remembered>>,
     /// Lanes that ask whether a parked row is due, all at once.
     dues: Together<LaneId, Option<due::Any>>,
+    /// What retention need not look at.
+    emptied: purge::Emptied,
     waker: Waker,
 }
 
@@ -181,6 +193,23 @@ impl PostgresStore {
         Ok(self.0.pool.get().await?)
     }
 
+    /// Works with a connection of the pool, for so long at most.
+    async fn in_time<T>(&self, patience: Duration, work: impl AsyncFnOnce(&mut Object) -> Work<T>) -> Work<T> {
+        let mut client = self.client().await?;
+        let outcome = db::in_time(Some(patience), work(&mut client)).await;
+        self.give_back(client, outcome)
+    }
+
+    /// Gives a connection back to the pool. One that did not answer in time is closed, and so are those that wait in the pool,
+    /// for they lead to the same place.
+    fn give_back<T>(&self, client: Object, outcome: Work<T>) -> Work<T> {
+        if outcome.as_ref().is_err_and(Fault::is_silence) {
+            drop(Object::take(client));
+            self.0.pool.retain(|_, _| false);
+        }
+        outcome
+    }
+
     /// The reader's session; a new one if the former is over. Whoever comes meanwhile waits for it.
     async fn session(&self) -> Work<Arc<Session>> {
         let mut session = self.0.session.lock().await;
@@ -188,7 +217,8 @@ impl PostgresStore {
             Some(live) if !live.is_over() => Ok(Arc::clone(live)),
             _ => {
                 *session = None;
-                let new = Session::connect(&self.0.access, &self.0.dialect, self.0.plant).await?;
+                let connecting = Session::connect(&self.0.access, &self.0.dialect, self.0.plant);
+                let new = db::in_time(Some(SESSION_PATIENCE), connecting).await?;
                 *session = Some(Arc::clone(&new));
                 Ok(new)
             }

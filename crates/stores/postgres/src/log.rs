@@ -1,6 +1,7 @@
 //! The relay's side: each call is one transaction, except reading, which needs none. What is called all the time (heartbeat,
 //! due, settle, purge) is one statement in the usual case, when there is nothing to do but the one thing.
 
+use deadpool_postgres::Object;
 use postrider_core::{
     BoxFuture, Result,
     capability::StoreCapabilities,
@@ -11,7 +12,7 @@ use postrider_core::{
 
 use crate::{
     PostgresStore,
-    db::{Alone, Db},
+    db::{ANSWER_PATIENCE, Alone, Db, PURGE_PATIENCE},
     due,
     error::{Fault, Work},
     heartbeat, lease, observe, purge, read, settle,
@@ -22,19 +23,31 @@ const REPEATS_MAX: u32 = 8;
 
 /// Runs a piece of work in a transaction and commits it; or rolls back if it fails, also when the future is dropped. Two
 /// that write the same checkpoint are told apart by trying again: the second then sees what the first has done.
+///
+/// `in_time`: no longer than the relay waits for an answer. Else as long as it takes.
 macro_rules! transact {
+    ($store:expr, in_time $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
+        transact!($store, Some($crate::db::ANSWER_PATIENCE), $begin, $operation, |$db| $work)
+    };
     ($store:expr, $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
+        transact!($store, None, $begin, $operation, |$db| $work)
+    };
+    ($store:expr, $patience:expr, $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
         Box::pin(async move {
             let mut repeats = 0;
             loop {
+                let mut client = match $store.client().await {
+                    Ok(client) => client,
+                    Err(fault) => break Err(fault.into_error($operation)),
+                };
                 let attempt = async {
-                    let mut client = $store.client().await?;
                     let $db = Db::$begin(&mut client, &$store.0.dialect).await?;
                     let outcome = $work.await?;
                     $db.commit().await?;
                     Ok::<_, Fault>(outcome)
                 };
-                match attempt.await {
+                let outcome = $crate::db::in_time($patience, attempt).await;
+                match $store.give_back(client, outcome) {
                     Err(fault) if fault.is_unique_violation() && repeats < REPEATS_MAX => repeats += 1,
                     outcome => break outcome.map_err(|fault| fault.into_error($operation)),
                 }
@@ -52,38 +65,36 @@ impl Log for PostgresStore {
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let begin_now = if routes.iter().any(|spec| spec.start == Start::Now) {
-                let attempt = async { observe::begin_now(&mut self.client().await?, &self.0.dialect).await };
-                Some(attempt.await.map_err(|fault| fault.into_error("register"))?)
+                let now = async |client: &mut Object| observe::begin_now(client, &self.0.dialect).await;
+                Some(self.in_time(ANSWER_PATIENCE, now).await.map_err(|fault| fault.into_error("register"))?)
             } else {
                 None
             };
             let begin_now = begin_now.as_ref();
             let registered: BoxFuture<'_, Result<()>> =
-                transact!(self, begin, "register", |db| lease::register(&db, node, routes, begin_now));
+                transact!(self, in_time begin, "register", |db| lease::register(&db, node, routes, begin_now));
             registered.await
         })
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
         Box::pin(async move {
-            let attempt = async {
-                let client = self.client().await?;
-                heartbeat::heartbeat(&Alone::new(&client, &self.0.dialect), node).await
-            };
-            attempt.await.map_err(|fault| fault.into_error("heartbeat"))
+            let beat =
+                async |client: &mut Object| heartbeat::heartbeat(&Alone::new(client, &self.0.dialect), node).await;
+            self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))
         })
     }
 
     fn retire(&self, node: NodeId) -> BoxFuture<'_, Result<()>> {
-        transact!(self, begin, "retire", |db| lease::retire(&db, node))
+        transact!(self, in_time begin, "retire", |db| lease::retire(&db, node))
     }
 
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>> {
-        transact!(self, begin, "acquire", |db| lease::acquire(&db, lane, node))
+        transact!(self, in_time begin, "acquire", |db| lease::acquire(&db, lane, node))
     }
 
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
-        transact!(self, look, "resume", |db| settle::resume(&db, lease))
+        transact!(self, in_time look, "resume", |db| settle::resume(&db, lease))
     }
 
     fn read<'a>(&'a self, lease: &'a Lease, after: &'a Cursor, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
@@ -94,10 +105,9 @@ impl Log for PostgresStore {
         Box::pin(async move {
             let attempt = async {
                 let any = |lanes: Vec<LaneId>| -> BoxFuture<'_, Work<_>> {
-                    Box::pin(async move {
-                        let client = self.client().await?;
-                        due::any(&Alone::new(&client, &self.0.dialect), &lanes).await
-                    })
+                    let any =
+                        async move |client: &mut Object| due::any(&Alone::new(client, &self.0.dialect), &lanes).await;
+                    Box::pin(self.in_time(ANSWER_PATIENCE, any))
                 };
                 due::nothing(self.0.dues.ask(lease.lane.clone(), any).await?, lease)
             };
@@ -105,7 +115,7 @@ impl Log for PostgresStore {
                 Some(nothing) => Ok(nothing),
                 None => {
                     let due: BoxFuture<'_, Result<DuePage>> =
-                        transact!(self, look, "due", |db| due::due(&db, lease, limit));
+                        transact!(self, in_time look, "due", |db| due::due(&db, lease, limit));
                     due.await
                 }
             }
@@ -114,43 +124,30 @@ impl Log for PostgresStore {
 
     fn settle<'a>(&'a self, lease: &'a Lease, settlement: &'a Settlement) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let attempt = async {
-                let client = self.client().await?;
-                settle::settle_alone(&Alone::new(&client, &self.0.dialect), lease, settlement).await
+            let alone = async |client: &mut Object| {
+                settle::settle_alone(&Alone::new(client, &self.0.dialect), lease, settlement).await
             };
-            if attempt.await.map_err(|fault| fault.into_error("settle"))? {
+            if self.in_time(ANSWER_PATIENCE, alone).await.map_err(|fault| fault.into_error("settle"))? {
                 return Ok(());
             }
             let settled: BoxFuture<'_, Result<()>> =
-                transact!(self, begin, "settle", |db| settle::settle(&db, lease, settlement));
+                transact!(self, in_time begin, "settle", |db| settle::settle(&db, lease, settlement));
             settled.await
         })
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
-        transact!(self, begin, "release", |db| lease::release(&db, lease))
+        transact!(self, in_time begin, "release", |db| lease::release(&db, lease))
     }
 
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {
-        transact!(self, begin, "finish", |db| settle::finish(&db, lease))
+        transact!(self, in_time begin, "finish", |db| settle::finish(&db, lease))
     }
 
     fn purge(&self, retention: Retention) -> BoxFuture<'_, Result<u64>> {
         Box::pin(async move {
-            let attempt = async {
-                let mut client = self.client().await?;
-                if !purge::is_wanted(&Alone::new(&client, &self.0.dialect), self.block_bits()).await? {
-                    return Ok(0);
-                }
-                let db = Db::begin(&mut client, &self.0.dialect).await?;
-                purge::tidy(&db).await?;
-                db.commit().await?;
-                let db = Db::begin(&mut client, &self.0.dialect).await?;
-                let removed = purge::purge(&db, retention, self.block_bits()).await?;
-                db.commit().await?;
-                Ok::<_, Fault>(removed)
-            };
-            match attempt.await {
+            let purge = async |client: &mut Object| purge::purge(self, client, retention).await;
+            match self.in_time(PURGE_PATIENCE, purge).await {
                 // Somebody reads the leaf just now; there will be another time.
                 Err(fault) if fault.is_lock_timeout() => Ok(0),
                 outcome => outcome.map_err(|fault| fault.into_error("purge")),

@@ -1,14 +1,22 @@
-//! Retention: emptying leaves that every reader is past and that are old enough.
+//! Retention: emptying leaves that every reader is past and of which more is there than is to be kept.
 //!
 //! A leaf is truncated whole; nothing is deleted one by one, so there is nothing to vacuum. It may be truncated when the
 //! persisted `lo` of every lane is at or behind the last number of every block that the leaf has begun: by the definition
-//! of `lo` no transaction, open or still to come, can then have an unsettled row in it. A leaf that cannot be locked at
-//! once, because somebody reads it, is left for the next time.
+//! of `lo` no transaction, open or still to come, can then have an unsettled row in it. Nothing is while a lane is said to
+//! be past numbers that were never drawn: the sequence was set back, and what is drawn now is not what the lane has passed.
+//!
+//! What takes long is done before anything is locked: which leaf it is, and how many records it has, which cannot change any
+//! more. Under the locks there is only the question whether all of that still holds. A leaf that cannot be locked at once,
+//! because somebody reads it, is left for the next time.
 
+use std::sync::{Mutex, PoisonError};
+
+use deadpool_postgres::Object;
 use postrider_core::log::Retention;
+use tokio_postgres::Row;
 
 use crate::{
-    checkpoint,
+    PostgresStore, checkpoint,
     db::{Alone, Db, unsigned},
     dialect::LEAVES,
     error::Work,
@@ -16,9 +24,10 @@ use crate::{
     values::Instant,
 };
 
-/// No lane, no floor: while no route is known nothing is removed.
+/// How far the slowest lane is, and the one that is furthest. No lane, no floor: while no route is known nothing is removed.
+/// A replay that is over is beyond everything, and tells nothing.
 pub(crate) const FLOOR: &str = "
-SELECT min(newest.lo)
+SELECT min(newest.lo), max(newest.lo) FILTER (WHERE newest.lo < 9223372036854775807)
   FROM {lane} AS lane
  CROSS JOIN LATERAL (SELECT lo
                        FROM {checkpoint} AS checkpoint
@@ -26,87 +35,204 @@ SELECT min(newest.lo)
                       ORDER BY n DESC
                       LIMIT 1) AS newest";
 
-/// What there could be to do, by one statement: the floor, the head, and whether a lane has old checkpoints.
+/// What there could be to do, by one statement: the floor, whether a lane has old checkpoints, and the head. The head is
+/// asked for when the rows have been read, so no lane is beyond it.
 const WANTED: &str = "
-SELECT min(newest.lo), coalesce(pg_sequence_last_value('{seq}'::regclass), 0), coalesce(bool_or(newest.has_older), false)
-  FROM {lane} AS lane
- CROSS JOIN LATERAL (SELECT lo,
-                            EXISTS (SELECT 1
-                                      FROM {checkpoint} AS older
-                                     WHERE older.route = lane.route AND older.number = lane.number
-                                       AND older.n < checkpoint.n) AS has_older
-                       FROM {checkpoint} AS checkpoint
-                      WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
-                      ORDER BY n DESC
-                      LIMIT 1) AS newest";
+SELECT lanes.lowest, lanes.highest, lanes.has_older, coalesce(pg_sequence_last_value('{seq}'::regclass), 0)
+  FROM (SELECT min(newest.lo) AS lowest,
+               max(newest.lo) FILTER (WHERE newest.lo < 9223372036854775807) AS highest,
+               coalesce(bool_or(newest.has_older), false) AS has_older
+          FROM {lane} AS lane
+         CROSS JOIN LATERAL (SELECT lo,
+                                    EXISTS (SELECT 1
+                                              FROM {checkpoint} AS older
+                                             WHERE older.route = lane.route AND older.number = lane.number
+                                               AND older.n < checkpoint.n) AS has_older
+                               FROM {checkpoint} AS checkpoint
+                              WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                              ORDER BY n DESC
+                              LIMIT 1) AS newest) AS lanes";
 
-/// Whether there could be anything to do at all. Most of the time there is not, and this is all that retention costs.
-pub(crate) async fn is_wanted(on: &Alone<'_>, block_bits: u32) -> Work<bool> {
-    let Some(row) = on.query_opt(WANTED, &[]).await? else { return Ok(false) };
-    let Some(floor) = row.try_get::<_, Option<i64>>(0)? else { return Ok(false) };
-    Ok(row.try_get(2)? || !passed(row.try_get(1)?, floor, block_bits).is_empty())
+/// The lanes that have more than their newest checkpoint.
+const UNTIDY: &str = "
+SELECT lane.route, lane.number
+  FROM {lane} AS lane
+ WHERE (SELECT count(*)
+          FROM (SELECT 1
+                  FROM {checkpoint} AS checkpoint
+                 WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                 LIMIT 2) AS found) > 1
+ ORDER BY lane.route, lane.number";
+
+/// Empties the first leaf that may be, and returns how many records it had. Zero: none may be, or it was in use. Most of the
+/// time there is nothing to do, and one statement finds that out.
+pub(crate) async fn purge(store: &PostgresStore, client: &mut Object, retention: Retention) -> Work<u64> {
+    let (dialect, block_bits) = (&store.0.dialect, store.block_bits());
+    let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[]).await? else { return Ok(0) };
+    if row.try_get(2)? {
+        let db = Db::begin(client, dialect).await?;
+        tidy(&db).await?;
+        db.commit().await?;
+    }
+    let Some(floor) = Floor::of(&row)? else { return Ok(0) };
+    let head = row.try_get(3)?;
+    let leaves = store.0.emptied.others(passed(head, floor, block_bits), head);
+    if leaves.is_empty() || retention == Retention::default() {
+        return Ok(0);
+    }
+    let db = Db::begin(client, dialect).await?;
+    let ripe = ripe(&db, &leaves, head, retention, &store.0.emptied).await?;
+    db.commit().await?;
+    let Some((leaf, records)) = ripe else { return Ok(0) };
+    let db = Db::begin(client, dialect).await?;
+    let is_emptied = empty(&db, leaf, block_bits).await?;
+    db.commit().await?;
+    if !is_emptied {
+        return Ok(0);
+    }
+    store.0.emptied.note(leaf);
+    Ok(records)
+}
+
+/// Between which numbers the lanes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floor {
+    lowest: i64,
+    highest: i64,
+}
+
+impl Floor {
+    /// From a row that begins with the two. `None`: there is no lane, or none but replays that are over.
+    fn of(row: &Row) -> Work<Option<Self>> {
+        let (lowest, highest): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(lowest.zip(highest).map(|(lowest, highest)| Self { lowest, highest }))
+    }
 }
 
 /// A leaf that may be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    pub(crate) index: usize,
+    index: usize,
     /// The last number of the newest block that it has begun.
     last: i64,
 }
 
 /// The leaves whose begun blocks are all complete and passed, oldest first. `head` is the last number drawn.
-pub(crate) fn passed(head: i64, floor: i64, block_bits: u32) -> Vec<Leaf> {
+fn passed(head: i64, floor: Floor, block_bits: u32) -> Vec<Leaf> {
+    if floor.highest > head {
+        return Vec::new();
+    }
     let head_block = head >> block_bits;
     let leaves = i64::try_from(LEAVES).expect("few");
     // The leaf of the head's block is in use. The newest block of any other leaf lies at most a ring behind.
     let blocks = (head_block - leaves + 1).max(0)..head_block;
     let last = |block: i64| ((block + 1) << block_bits) - 1;
     blocks
-        .filter(|block| last(*block) <= floor)
+        .filter(|block| last(*block) <= floor.lowest)
         .map(|block| Leaf { index: usize::try_from(block % leaves).expect("positive"), last: last(block) })
         .collect()
 }
 
-/// Empties the first leaf that may be, and returns how many records it had. Zero: none may be, or it was in use.
-pub(crate) async fn purge(db: &Db<'_>, retention: Retention, block_bits: u32) -> Work<u64> {
-    let Some(keep) = retention.keep else { return Ok(0) };
+/// The first of these leaves that need not be kept, and how many records it has. Nothing is locked, and nothing can come to a
+/// leaf that all have passed but by the head, which [`empty`] looks for.
+async fn ripe(
+    db: &Db<'_>,
+    leaves: &[Leaf],
+    head: i64,
+    retention: Retention,
+    emptied: &Emptied,
+) -> Work<Option<(Leaf, u64)>> {
+    let now = db.now().await?;
+    for leaf in leaves {
+        let name = leaf.name();
+        let newest = format!("SELECT enqueued_at FROM ONLY {name} ORDER BY seq DESC LIMIT 1");
+        let Some(row) = db.query_opt(&newest, &[]).await? else {
+            emptied.note(*leaf);
+            continue;
+        };
+        let newest = row.try_get::<_, Instant>(0)?.0;
+        let is_old = retention.keep.is_some_and(|keep| newest <= now.saturating_sub(keep));
+        let is_beyond = retention.records_max.is_some_and(|max| leaf.is_beyond(head, max));
+        if is_old || is_beyond {
+            let records: i64 = db.query_one(&format!("SELECT count(*) FROM ONLY {name}"), &[]).await?.try_get(0)?;
+            return Ok(Some((*leaf, records.unsigned_abs())));
+        }
+    }
+    Ok(None)
+}
+
+impl Leaf {
+    fn name(self) -> String {
+        format!("{{log_{}}}", self.index)
+    }
+
+    /// Whether there are so many numbers behind it.
+    fn is_beyond(self, head: i64, records_max: u64) -> bool {
+        u64::try_from(head - self.last).is_ok_and(|behind| behind >= records_max)
+    }
+}
+
+/// Empties a leaf. `false`: somebody else has, or the head has entered its next block meanwhile. While producers that enter
+/// the leaf wait for the lock, nothing is scanned.
+async fn empty(db: &Db<'_>, leaf: Leaf, block_bits: u32) -> Work<bool> {
     // Readers are made and unmade under this lock.
     db.lock("readers", "").await?;
-    let before = db.now().await?.saturating_sub(keep);
-    for leaf in candidates(db, block_bits).await? {
-        let name = format!("{{log_{}}}", leaf.index);
-        let newest = format!("SELECT enqueued_at FROM {name} ORDER BY seq DESC LIMIT 1");
-        let Some(row) = db.query_opt(&newest, &[]).await? else { continue };
-        if row.try_get::<_, Instant>(0)?.0 > before {
-            continue;
-        }
-        let lock = format!("SET LOCAL lock_timeout = '50ms'; LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE");
-        // The caller takes a timeout for an answer: the leaf is in use.
-        db.batch(&lock).await?;
-        // Once more, under the lock: the head may have entered the leaf's next block in between.
-        if !candidates(db, block_bits).await?.contains(&leaf) {
-            continue;
-        }
-        let records: i64 = db.query_one(&format!("SELECT count(*) FROM ONLY {name}"), &[]).await?.try_get(0)?;
-        db.batch(&format!("TRUNCATE ONLY {name}")).await?;
-        return Ok(records.unsigned_abs());
+    let name = leaf.name();
+    // The caller takes a timeout for an answer: the leaf is in use.
+    db.batch(&format!("SET LOCAL lock_timeout = '50ms'; LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE")).await?;
+    if !candidates(db, block_bits).await?.contains(&leaf) {
+        return Ok(false);
     }
-    Ok(0)
+    if db.query_opt(&format!("SELECT 1 FROM ONLY {name} LIMIT 1"), &[]).await?.is_none() {
+        return Ok(false);
+    }
+    db.batch(&format!("TRUNCATE ONLY {name}")).await?;
+    Ok(true)
 }
 
 async fn candidates(db: &Db<'_>, block_bits: u32) -> Work<Vec<Leaf>> {
-    let floor: Option<i64> = db.query_one(FLOOR, &[]).await?.try_get(0)?;
-    let Some(floor) = floor else { return Ok(Vec::new()) };
+    let Some(floor) = Floor::of(&db.query_one(FLOOR, &[]).await?)? else { return Ok(Vec::new()) };
+    // Behind the floor, so that no lane can be beyond it.
     Ok(passed(observe::last(db).await?, floor, block_bits))
 }
 
 /// Drops checkpoints that no one will ask for any more.
-pub(crate) async fn tidy(db: &Db<'_>) -> Work<()> {
-    for row in db.query("SELECT route, number FROM {lane} ORDER BY route, number", &[]).await? {
+async fn tidy(db: &Db<'_>) -> Work<()> {
+    for row in db.query(UNTIDY, &[]).await? {
         checkpoint::tidy(db, row.try_get(0)?, unsigned(row.try_get(1)?)).await?;
     }
     Ok(())
+}
+
+/// Which leaves are known to be empty, so that nobody asks again: one that all have passed stays so until the head comes
+/// round to it.
+#[derive(Debug, Default)]
+pub(crate) struct Emptied(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The last number drawn, when it was asked for.
+    head: i64,
+    /// The last number of a leaf that was found empty.
+    leaves: [Option<i64>; LEAVES],
+}
+
+impl Emptied {
+    /// Those that are not known to be empty.
+    fn others(&self, mut leaves: Vec<Leaf>, head: i64) -> Vec<Leaf> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if head < known.head {
+            // The sequence was set back: the same numbers are drawn once more.
+            known.leaves = [None; LEAVES];
+        }
+        known.head = head;
+        leaves.retain(|leaf| known.leaves[leaf.index] != Some(leaf.last));
+        leaves
+    }
+
+    fn note(&self, leaf: Leaf) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).leaves[leaf.index] = Some(leaf.last);
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +240,7 @@ mod tests {
     use super::*;
 
     fn indexes(head: i64, floor: i64) -> Vec<usize> {
+        let floor = Floor { lowest: floor, highest: floor };
         passed(head, floor, 2).into_iter().map(|leaf| leaf.index).collect()
     }
 
@@ -124,7 +251,7 @@ mod tests {
         assert_eq!(indexes(4, 3), [0]);
         assert_eq!(indexes(12, 6), [0], "the last number of the second block is not passed");
         assert_eq!(indexes(12, 7), [0, 1]);
-        assert_eq!(indexes(12, i64::MAX), [0, 1, 2]);
+        assert_eq!(indexes(12, 12), [0, 1, 2]);
     }
 
     #[test]
@@ -132,6 +259,36 @@ mod tests {
         // Numbers 0 to 63 are twice round the ring of eight blocks of four. The head is in block 15, leaf 7.
         assert_eq!(indexes(62, 31), [0; 0], "every leaf has a block of the second round");
         assert_eq!(indexes(62, 39), [0, 1]);
-        assert_eq!(indexes(62, i64::MAX), [0, 1, 2, 3, 4, 5, 6], "never the leaf of the head");
+        assert_eq!(indexes(62, 62), [0, 1, 2, 3, 4, 5, 6], "never the leaf of the head");
+    }
+
+    #[test]
+    fn nothing_is_emptied_while_a_lane_is_past_what_was_drawn() {
+        assert_eq!(indexes(62, 63), [0; 0]);
+        assert_eq!(indexes(62, i64::MAX), [0; 0]);
+        assert_eq!(
+            passed(62, Floor { lowest: 39, highest: 63 }, 2),
+            [],
+            "nor if another lane knows of the new numbers"
+        );
+        assert_eq!(passed(62, Floor { lowest: 39, highest: 62 }, 2).len(), 2);
+    }
+
+    #[test]
+    fn a_leaf_is_beyond_the_newest_when_so_many_numbers_lie_behind_it() {
+        let leaf = Leaf { index: 0, last: 3 };
+        assert!(leaf.is_beyond(13, 10) && leaf.is_beyond(4, 0));
+        assert!(!leaf.is_beyond(12, 10) && !leaf.is_beyond(i64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn an_empty_leaf_is_asked_for_again_when_the_head_has_come_round_or_went_back() {
+        let (emptied, first) = (Emptied::default(), Leaf { index: 0, last: 3 });
+        let others = |leaf: Leaf, head| emptied.others(vec![leaf], head).len();
+        assert_eq!(others(first, 10), 1);
+        emptied.note(first);
+        assert_eq!(others(first, 20), 0);
+        assert_eq!(others(Leaf { index: 0, last: 35 }, 40), 1, "the next block of the leaf");
+        assert_eq!(others(first, 8), 1, "the same numbers, once more");
     }
 }

@@ -289,5 +289,5 @@ async fn an_owner_can_begin_with_nothing_but_a_schema() {
     transaction.append(&dialect, batch(vec![Envelope::new("orders", "order.placed", "{}")])).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(store.overview().await.unwrap().records, 1);
-    assert_eq!(store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap(), 0);
+    assert_eq!(store.purge(Retention::by_age(Duration::ZERO)).await.unwrap(), 0);
 }

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, StoreAdmin},
+    admin::{Actor, ParkedFilter, StoreAdmin},
     enlist::Enlist,
     envelope::{Envelope, MessageId},
     lease::{LaneId, Lease, Node, NodeId, Order, RouteSpec, Start},
-    log::{Cursor, Log, Page, PageLimit, Retention, Settlement},
+    log::{Cursor, Log, Page, PageLimit, RecordRef, Retention, Settlement},
+    parked::{Cause, Parked},
     topic::TopicFilter,
 };
 use postrider_store_postgres::{Postgres, PostgresStore, migrations};
+use postrider_testkit::fault::{Proxy, Traffic};
 use support::{Place, Schema, batch, connect, url};
 
 const WHOLE: PageLimit = PageLimit { records: 100_000, bytes: 1 << 30 };
@@ -249,7 +251,7 @@ async fn open_transactions_hold_up_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_ring_is_emptied_leaf_by_leaf_and_loses_nothing() {
     let mut post = Post::new(4).await;
-    let retention = Retention { keep: Some(Duration::ZERO) };
+    let retention = Retention::by_age(Duration::ZERO);
     let (mut sent, mut read, mut purged) = (0, 0, 0);
     // Blocks of 16 in 8 leaves: 600 records are more than four times round.
     for _ in 0..60 {
@@ -267,7 +269,7 @@ async fn the_ring_is_emptied_leaf_by_leaf_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_ring_takes_more_and_an_open_transaction_keeps_its_records() {
     let mut post = Post::new(4).await;
-    let retention = Retention { keep: Some(Duration::ZERO) };
+    let retention = Retention::by_age(Duration::ZERO);
     let mut client = connect().await;
     let mut early = client.transaction().await.unwrap();
     let held = Envelope::new("orders", "order.placed", "early");
@@ -396,4 +398,151 @@ async fn migrations_of_an_operator_are_audited() {
     assert_eq!(entries.len(), applied.len());
     let last = &entries[0];
     assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_beyond_the_newest_is_removed_however_young() {
+    let mut post = Post::new(4).await;
+    post.commit(100).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    post.commit(1).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    assert_eq!(post.store.purge(Retention::default()).await.unwrap(), 0, "nothing is asked for");
+    let purge_all = async |retention| {
+        let mut purged = 0;
+        loop {
+            match post.store.purge(retention).await.unwrap() {
+                0 => break purged,
+                some => purged += some,
+            }
+        }
+    };
+    assert_eq!(purge_all(Retention::by_count(1_000)).await, 0, "there are not so many");
+    // The head is at 101 in blocks of 16; there is no number 0. Behind the block that ends at 47 are 54 numbers.
+    assert_eq!(purge_all(Retention::by_count(54)).await, 47);
+    let young = Retention { keep: Some(Duration::from_secs(3600)), records_max: Some(20) };
+    assert_eq!(purge_all(young).await, 32, "one of the two is reason enough");
+    assert_eq!(post.store.overview().await.unwrap().records, 101 - 47 - 32);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_removed_while_the_sequence_is_set_back() {
+    let mut post = Post::new(4).await;
+    let retention = Retention::by_age(Duration::ZERO);
+    post.commit(100).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    post.commit(1).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    while post.store.purge(retention).await.unwrap() > 0 {}
+    let kept = post.store.overview().await.unwrap().records;
+    let set_back = format!("SELECT setval('\"{}\".seq', 1)", post.place.schema());
+    connect().await.execute(&set_back, &[]).await.unwrap();
+    post.commit(60).await;
+    assert_eq!(post.store.purge(retention).await.unwrap(), 0, "nobody has seen these");
+    assert_eq!(post.store.overview().await.unwrap().records, kept + 60);
+}
+
+/// Counts locks that connections of this name wait for.
+async fn until_waiting(application: &str, kind: &str) {
+    let waits = "SELECT count(*) FROM pg_locks AS lock JOIN pg_stat_activity AS who USING (pid)
+                  WHERE NOT lock.granted AND lock.locktype = $1 AND who.application_name = $2";
+    let client = connect().await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while client.query_one(waits, &[&kind, &application]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(std::time::Instant::now() < deadline, "{application} waits for a lock");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_that_is_made_while_retention_waits_keeps_its_records_whatever_the_default_isolation() {
+    let mut post = Post::new(4).await;
+    let sent = post.commit(40).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    post.commit(1).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    let named = |name: &str, more: &str| {
+        let application = format!("{name}-{}", uuid::Uuid::now_v7().simple());
+        (format!("{}?application_name={application}{more}", url()), application)
+    };
+    let (registrar_url, registrar) = named("registrar", "");
+    let level = "&options=-c%20default_transaction_isolation%3Drepeatable%5C%20read";
+    let (purger_url, purger) = named("purger", level);
+    let open = async |url: &str| PostgresStore::builder(url).schema(post.place.schema()).open().await.unwrap();
+    let (registers, purges) = (open(&registrar_url).await, open(&purger_url).await);
+    // Somebody who makes a route is kept waiting half-way, and retention waits for him.
+    let mut client = connect().await;
+    let holding = client.transaction().await.unwrap();
+    let hold = format!("LOCK TABLE \"{}\".node IN EXCLUSIVE MODE", post.place.schema());
+    holding.batch_execute(&hold).await.unwrap();
+    let registering = tokio::spawn(async move { take(&registers, "late").await });
+    until_waiting(&registrar, "relation").await;
+    let purging = tokio::spawn(async move { purges.purge(Retention::by_age(Duration::ZERO)).await });
+    until_waiting(&purger, "advisory").await;
+    holding.commit().await.unwrap();
+    let lease = registering.await.unwrap();
+    assert_eq!(purging.await.unwrap().unwrap(), 0, "a route has passed nothing yet");
+    let cursor = post.store.resume(&lease).await.unwrap().cursor;
+    let page = post.store.read(&lease, &cursor, WHOLE).await.unwrap();
+    assert_eq!(page.records.len(), sent.len() + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_falls_silent_is_given_up_and_found_again() {
+    let post = Post::new(20).await;
+    let config: tokio_postgres::Config = url().parse().unwrap();
+    let port = config.get_ports()[0];
+    let proxy = Proxy::to(&format!("127.0.0.1:{port}")).await;
+    let through = url().replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
+    let store = PostgresStore::builder(&through).schema(post.place.schema()).open().await.unwrap();
+    let node = node();
+    // Two connections of the pool are known to work.
+    let (one, other) = tokio::join!(store.heartbeat(&node), store.acquire(&post.lease.lane, &node));
+    assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+    proxy.set(Traffic::Silent);
+    let asked_at = std::time::Instant::now();
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let settlement = Settlement { number: 1, ..Settlement::default() };
+    let (beat, acquired, settled) =
+        tokio::join!(store.heartbeat(&node), store.acquire(&lane, &node), store.settle(&post.lease, &settlement));
+    for error in [beat.err(), acquired.err(), settled.err()] {
+        let error = error.expect("nobody answers");
+        assert!(error.is_transient() && error.kind() == ErrorKind::Unavailable, "{error:?}");
+    }
+    assert!(asked_at.elapsed() < Duration::from_secs(40), "after {:?}", asked_at.elapsed());
+    // What was silent is not used again: another connection is, and that one comes through.
+    proxy.set(Traffic::Flowing);
+    let before = proxy.connections();
+    store.heartbeat(&node).await.unwrap();
+    assert!(proxy.connections() > before, "by a new connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parked_rows_are_found_by_when_they_were_parked() {
+    let mut post = Post::new(20).await;
+    post.commit(2).await;
+    let page = post.page().await;
+    let dead = || Parked::Dead { cause: Cause::new("refused", "no"), attempts: 1, blocks: false };
+    for n in 1..=2 {
+        let park = vec![(RecordRef::new(&page.records, n - 1), dead())];
+        let advance = Some((page.marks)(n));
+        post.number += 1;
+        let settlement = Settlement { number: post.number, advance, park, ..Settlement::default() };
+        post.store.settle(&post.lease, &settlement).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let rows = post.store.parked(&ParkedFilter::default(), None, 10).await.unwrap();
+    let sql = format!("SELECT max(parked_at) FROM \"{}\".parked", post.place.schema());
+    let newest: std::time::SystemTime = connect().await.query_one(&sql, &[]).await.unwrap().get(0);
+    let before = ParkedFilter { parked_before: Some(newest.into()), ..ParkedFilter::default() };
+    let found = post.store.parked(&before, None, 10).await.unwrap();
+    assert_eq!((rows.len(), found.len()), (2, 1), "the instant itself is not before it");
+    assert_eq!(found[0].ordinal, rows[0].ordinal);
+    assert_eq!(post.store.parked_count(&before).await.unwrap(), 1);
 }

@@ -60,6 +60,10 @@ impl Conditions {
             let (first, last) = (conditions.bind(signed(*range.start())), conditions.bind(signed(*range.end())));
             conditions.sql.push_str(&format!(" AND ordinal BETWEEN {first} AND {last}"));
         }
+        if let Some(instant) = filter.parked_before {
+            let place = conditions.bind(Instant(instant));
+            conditions.sql.push_str(&format!(" AND parked_at < {place}"));
+        }
         conditions
     }
 

@@ -78,7 +78,7 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
         reader.settle().await.unwrap();
         settlements.push(meter.buffers());
         if round % 20 == 0 {
-            reader.store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap();
+            reader.store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
         }
     }
     held.commit().await.unwrap();
@@ -178,4 +178,25 @@ async fn idle_readers_write_nothing() {
         poll(&mut readers).await;
     }
     assert_eq!(number(&client, checkpoints).await, before, "what others write is no reason to settle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_that_has_nothing_to_do_is_one_statement() {
+    let cluster = Cluster::start(EXPLAIN);
+    let url = cluster.url();
+    let mut reader = Reader::open(&url).await;
+    // Some blocks of 64, all read and settled.
+    for _ in 0..4 {
+        commit(&url, 100).await;
+        reader.read_on().await;
+        reader.settle().await.unwrap();
+    }
+    let at_once = Retention::by_age(Duration::ZERO);
+    while reader.store.purge(at_once).await.unwrap() > 0 {}
+    for retention in [at_once, Retention::by_count(0), Retention::default()] {
+        let meter = Meter::start(&cluster);
+        assert_eq!(reader.store.purge(retention).await.unwrap(), 0);
+        let statements = meter.text().matches("Query Text:").count();
+        assert_eq!(statements, 1, "{retention:?}: {}", meter.text());
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
     reader::{Reader, append, commit, number},
 };
 
-const NOW: Retention = Retention { keep: Some(Duration::ZERO) };
+const NOW: Retention = Retention::by_age(Duration::ZERO);
 
 /// Numbers per block and leaves of the ring, as the reader's store has them.
 const BLOCK: i64 = 64;

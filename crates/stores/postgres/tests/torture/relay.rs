@@ -128,7 +128,7 @@ pub(crate) async fn purge(world: World) {
     let store = world.store().await;
     // Ends when everything is read.
     while !world.is_read() {
-        let purged = store.purge(Retention { keep: Some(Duration::ZERO) }).await.unwrap();
+        let purged = store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
         world.purged.fetch_add(purged, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
