@@ -16,9 +16,15 @@
 //! `sslkey` name the certificate and the key that this client shows. Any of the three asks for TLS by itself.
 //!
 //! Of several hosts the one that accepts writes is taken: a standby cannot serve a relay.
+//!
+//! A machine that vanishes sends nothing, so nobody would ever learn of it from the connection alone. Unless the URL says
+//! otherwise, connecting takes no longer than [`CONNECT_TIMEOUT`], what was sent must be acknowledged within
+//! [`UNACKNOWLEDGED_MAX`], and a connection on which nothing is said is probed from [`KEEPALIVE_IDLE`] on.
 
 mod tls;
 mod url;
+
+use std::{net::IpAddr, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
 use postrider_core::{Error, Result};
@@ -29,7 +35,24 @@ use tokio_postgres::{
 
 pub(crate) use self::tls::trouble;
 use self::{tls::Tls, url::Url};
-use crate::error::Work;
+use crate::{db::in_time, error::Work};
+
+/// How long it may take to reach one address, unless the URL says `connect_timeout`.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the other machine may leave unacknowledged what was sent, unless the URL says `tcp_user_timeout`. It is the
+/// machine that acknowledges and not the server, so this bounds no statement.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(15);
+
+/// How long a connection may be quiet until the other machine is asked whether it is there, unless the URL says
+/// `keepalives_idle`.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+
+/// How long it is between two such questions, unless the URL says `keepalives_interval`.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a server that was reached may take to let us in.
+const GREETING_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a URL comes down to. Cheap enough to clone for each connection.
 #[derive(Clone)]
@@ -52,23 +75,27 @@ pub async fn connect(url: &str) -> Result<Client> {
 impl Access {
     /// Reads a URL, and the certificates that it names.
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let Url { rest, ssl } = Url::split(url)?;
-        let mut config: Config = rest.parse().map_err(|_| malformed())?;
+        let url = Url::split(url)?;
+        let mut config: Config = url.rest.parse().map_err(|_| malformed())?;
+        notice_silence(&mut config, &url);
         if config.get_application_name().is_none() {
             config.application_name("postrider");
         }
         if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
-        let wanted = ssl.is_wanted()?.unwrap_or_else(|| config.get_hosts().iter().any(is_remote));
-        let tls = if wanted { Tls::verified(&ssl)? } else { Tls::Off };
+        let wanted = url.ssl.is_wanted()?.unwrap_or_else(|| leaves_this_machine(&config));
+        let tls = if wanted { Tls::verified(&url.ssl)? } else { Tls::Off };
         config.ssl_mode(if wanted { SslMode::Require } else { SslMode::Disable });
         Ok(Self { config, tls })
     }
 
-    /// A connection and what drives it.
+    /// A connection and what drives it. It ends in bounded time, also if the server is reached and says nothing.
     pub(crate) async fn connect(&self) -> Work<(Client, Connection<Socket, tls::Stream>)> {
-        Ok(self.config.connect(self.tls.clone()).await?)
+        let addresses = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
+        let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let patience = each.saturating_mul(u32::try_from(addresses).unwrap_or(u32::MAX)) + GREETING_PATIENCE;
+        in_time(Some(patience), async { Ok(self.config.connect(self.tls.clone()).await?) }).await
     }
 
     /// A connection that a task drives until the client is dropped or the server is gone.
@@ -86,7 +113,7 @@ impl Access {
 
     /// Whether what travels to another machine can be read on the way.
     pub(crate) fn is_open_to_eavesdroppers(&self) -> bool {
-        matches!(self.tls, Tls::Off) && self.config.get_hosts().iter().any(is_remote)
+        matches!(self.tls, Tls::Off) && leaves_this_machine(&self.config)
     }
 }
 
@@ -95,10 +122,35 @@ fn malformed() -> Error {
     Error::invalid("not a PostgreSQL URL; write `postgres://user:password@host:port/database`")
 }
 
+/// Sees to it that a machine which has vanished is noticed, in so far as the URL says nothing of it.
+fn notice_silence(config: &mut Config, url: &Url) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(UNACKNOWLEDGED_MAX);
+    }
+    if !url.says("keepalives_idle") {
+        config.keepalives_idle(KEEPALIVE_IDLE);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(KEEPALIVE_INTERVAL);
+    }
+}
+
+/// Whether any of the servers may be elsewhere, by its name or by the address that is to be used in its stead.
+fn leaves_this_machine(config: &Config) -> bool {
+    config.get_hosts().iter().any(is_remote) || config.get_hostaddrs().iter().any(is_remote_address)
+}
+
+fn is_remote_address(address: &IpAddr) -> bool {
+    !address.to_canonical().is_loopback()
+}
+
 fn is_remote(host: &Host) -> bool {
     match host {
-        Host::Tcp(name) => match name.parse::<std::net::IpAddr>() {
-            Ok(address) => !address.to_canonical().is_loopback(),
+        Host::Tcp(name) => match name.parse() {
+            Ok(address) => is_remote_address(&address),
             Err(_) => !name.eq_ignore_ascii_case("localhost"),
         },
         #[cfg(unix)]
@@ -140,6 +192,10 @@ mod tests {
             "postgres://u@localhost/d?sslmode=verify-ca",
             "postgres://u@localhost/d?sslmode=verify-full&connect_timeout=3",
             "postgres://u@localhost/d?sslrootcert=system",
+            "postgres://u@localhost/d?hostaddr=10.0.0.5",
+            "postgres://u@/d?hostaddr=10.0.0.5",
+            "postgres://u@localhost,localhost/d?hostaddr=127.0.0.1,10.0.0.5",
+            "postgres://u@db.example/d?hostaddr=127.0.0.1",
         ] {
             assert_eq!(mode(url), SslMode::Require, "{url}");
         }
@@ -181,6 +237,32 @@ mod tests {
             let told = refused(&format!("postgres://u:secret@localhost/d?{parameters}"));
             assert!(told.contains(part) && !told.contains("secret"), "{parameters}: {told}");
         }
+    }
+
+    #[test]
+    fn an_address_elsewhere_is_open_to_eavesdroppers() {
+        let open = |url: &str| Access::parse(url).unwrap().is_open_to_eavesdroppers();
+        assert!(open("postgres://u@localhost/d?hostaddr=10.0.0.5&sslmode=disable"));
+        assert!(open("postgres://u@/d?hostaddr=10.0.0.5&sslmode=disable"));
+        assert!(!open("postgres://u@localhost/d?hostaddr=127.0.0.1"));
+    }
+
+    #[test]
+    fn a_machine_that_vanishes_is_noticed_unless_the_url_says_otherwise() {
+        let times = |parameters: &str| {
+            let config = Access::parse(&format!("postgres://u@localhost/d{parameters}")).unwrap().config;
+            let seconds = |time: Option<&Duration>| time.unwrap().as_secs();
+            (
+                seconds(config.get_connect_timeout()),
+                seconds(config.get_tcp_user_timeout()),
+                config.get_keepalives_idle().as_secs(),
+                seconds(config.get_keepalives_interval().as_ref()),
+            )
+        };
+        assert_eq!(times(""), (10, 15, 10, 5));
+        assert_eq!(times("?sslmode=disable"), (10, 15, 10, 5));
+        assert_eq!(times("?connect_timeout=3&keepalives_idle=7200"), (3, 15, 7_200, 5));
+        assert_eq!(times("?tcp_user_timeout=60&keepalives_interval=1"), (10, 60, 10, 1));
     }
 
     #[test]

@@ -86,6 +86,12 @@ impl Url {
         }
         Ok(Self { rest: format!("{scheme}://{before}?{}", left.join("&")), ssl })
     }
+
+    /// Whether it has a parameter of this name, of those that are not about TLS.
+    pub(super) fn says(&self, name: &str) -> bool {
+        let parameters = self.rest.rsplit_once('?').map_or("", |(_, parameters)| parameters);
+        parameters.split('&').any(|parameter| parameter.split('=').next() == Some(name))
+    }
 }
 
 impl Ssl {
