@@ -8,17 +8,24 @@ use mysql_async::{
     Conn, Params, Row, Value,
     prelude::{FromValue, Queryable},
 };
-use postrider_core::{Error, ErrorKind, enlist::Batch, time::Timestamp};
+use postrider_core::{Error, ErrorKind, enlist::Batch, lease::Lease, time::Timestamp};
 
 use crate::{
     dialect::Mysql,
     enlist::mysql_async::insert,
     error::{Work, corrupt},
+    identity,
     pool::Lent,
 };
 
 /// The server's clock in UTC, as microseconds since 1970, when the statement began.
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// The same, with the last place, and who answers.
+const STANDING: &str = "
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value, {name}
+  FROM {p}counter
+ WHERE name = 'place'";
 
 /// How long an answer may take: longer than a statement waits for any lock (see [`crate::config`]), and shorter than others
 /// wait for the connection.
@@ -91,7 +98,35 @@ impl Db {
     }
 
     fn connection(&mut self) -> &mut Conn {
+        self.lent_mut()
+    }
+
+    fn lent_mut(&mut self) -> &mut Lent {
         self.connection.as_mut().expect("it is there until this is dropped")
+    }
+
+    fn lent(&self) -> &Lent {
+        self.connection.as_ref().expect("it is there until this is dropped")
+    }
+
+    /// Notes that the lease was taken here.
+    pub(crate) fn taken(&self, lease: &Lease) {
+        self.lent().leases.note(lease, &self.lent().server);
+    }
+
+    /// The lease is over.
+    pub(crate) fn given_back(&self, lease: &Lease) {
+        self.lent().leases.forget(lease);
+    }
+
+    /// Fails if this is not the server where the lease was taken; see [`identity`]. Nobody uses the connection again then:
+    /// perhaps it is the one that leads to where nobody is any more.
+    pub(crate) fn is_of(&mut self, lease: &Lease) -> Work<()> {
+        let checked = self.lent().leases.check(lease, &self.lent().server);
+        if checked.is_err() {
+            self.state = State::Doubtful;
+        }
+        Ok(checked?)
     }
 
     /// Before a statement: if it breaks off, the connection is not used again.
@@ -176,6 +211,20 @@ impl Db {
     /// The instant by the database's clock. The one door through which time enters this crate. Ask it behind the locks.
     pub(crate) async fn now(&mut self) -> Work<Timestamp> {
         Ok(Timestamp::from_micros(get(&self.query_one(NOW, Vec::new()).await?, 0)?))
+    }
+
+    /// The instant, and the last place that was ever given; and that whoever answers is whom the connection was made to.
+    pub(crate) async fn standing(&mut self) -> Work<(Timestamp, i64)> {
+        let sql = STANDING.replace("{name}", identity::NAME);
+        let row = self.query_one(&sql, Vec::new()).await?;
+        if get::<String>(&row, 2)? != self.lent().server.name {
+            // Nothing more is done through it.
+            self.state = State::Doubtful;
+            return Err(
+                Error::new(ErrorKind::Unavailable, "this connection leads to another server than before").into()
+            );
+        }
+        Ok((Timestamp::from_micros(get(&row, 0)?), get(&row, 1)?))
     }
 
     /// Draws numbers that nobody else gets, and returns the last of them. Whoever draws next waits for this transaction.

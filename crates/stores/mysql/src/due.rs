@@ -51,6 +51,7 @@ SELECT key_hash, COUNT(*)
 
 /// The usual answer: nothing, by one statement. `None`: there is something; [`due`] tells what.
 pub(crate) async fn nothing(db: &mut Db, lease: &Lease) -> Work<Option<DuePage>> {
+    db.is_of(lease)?;
     let values = values![&*lease.lane.route, lease.lane.number, lease.epoch.0.cast_signed()];
     let any: bool = get(&db.query_opt(ANY, values).await?.ok_or_else(Error::fenced)?, 0)?;
     Ok((!any).then(DuePage::default))

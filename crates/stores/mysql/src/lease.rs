@@ -1,8 +1,9 @@
 //! Nodes, routes and who may act on which lane.
 //!
 //! A lane's lease and cursor are one row. Epochs come from one counter of the whole store and from its clock, so a number is
-//! never given twice, not even after a route was forgotten and made again: a stale owner can match nothing. All instants are
-//! the server's.
+//! never given twice, not even after a route was forgotten and made again: a stale owner can match nothing. A lease counts on the
+//! server where it was taken alone (see [`crate::identity`]). All instants are the server's; where its clock
+//! goes back, see [`crate::clock`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use postrider_core::{
 use uuid::Uuid;
 
 use crate::{
+    clock,
     db::{Db, bytes, get, values},
     error::{Work, corrupt},
     route::Route,
@@ -77,6 +79,7 @@ const ADD_LANE: &str = "INSERT INTO {p}lane (route, number, epoch, passed) VALUE
 pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec]) -> Work<()> {
     // Retention must not meet a reader that is half known.
     db.lock("readers").await?;
+    clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
     for spec in routes {
@@ -133,6 +136,7 @@ pub(crate) async fn drop_lane(db: &mut Db, lease: &Lease) -> Work<()> {
 }
 
 pub(crate) async fn heartbeat(db: &mut Db, node: &Node) -> Work<Roster> {
+    clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
     let until = now.saturating_add(node.lease_life).as_micros();
@@ -165,7 +169,7 @@ async fn see(db: &mut Db, node: &Node, now: Timestamp) -> Work<()> {
 }
 
 /// Ten thousand years: an endless lease must not overflow the sum with an instant.
-const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
+pub(crate) const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
 async fn roster(db: &mut Db, now: Timestamp) -> Work<Roster> {
     let mut roster = Roster::default();
@@ -238,14 +242,16 @@ pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Opt
         return Ok(None);
     }
     let route = Route::get(db, &lane.route).await?;
-    let until = db.now().await?.saturating_add(node.lease_life).as_micros();
+    let until = db.standing().await?.0.saturating_add(node.lease_life).as_micros();
     db.execute(TAKE, values![epoch, id_bytes(node.id), until, &*lane.route, lane.number]).await?;
-    Ok(Some(Lease {
+    let lease = Lease {
         lane: LaneId { route: route.name, number: lane.number },
         lanes: route.lanes,
         epoch: Epoch(epoch.cast_unsigned()),
         reader: Arc::new(route.reader),
-    }))
+    };
+    db.taken(&lease);
+    Ok(Some(lease))
 }
 
 async fn is_free(db: &mut Db, sql: &str, place: Vec<Value>, node: &Node) -> Work<bool> {
@@ -257,11 +263,13 @@ async fn is_free(db: &mut Db, sql: &str, place: Vec<Value>, node: &Node) -> Work
 
 pub(crate) async fn release(db: &mut Db, lease: &Lease) -> Work<()> {
     let changed = db.execute(RELEASE, named(lease)).await?;
+    db.given_back(lease);
     if changed == 0 { Err(Error::fenced().into()) } else { Ok(()) }
 }
 
-/// Fails unless the lease's epoch is the current one.
+/// Fails unless the lease was taken here and its epoch is the current one.
 pub(crate) async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
+    db.is_of(lease)?;
     match db.query_opt(CURRENT, named(lease)).await? {
         Some(_) => Ok(()),
         None => Err(Error::fenced().into()),

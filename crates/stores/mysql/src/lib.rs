@@ -54,6 +54,8 @@ mod parked;
 mod purge;
 mod settle;
 
+mod clock;
+mod identity;
 mod lease;
 mod route;
 

@@ -4,7 +4,11 @@
 //! transaction half done, ends with it at the server. (The client's own pool mends such connections beside the work; when
 //! servers were killed under it, it now and then lent no connection ever again.)
 
-use std::time::Duration;
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool::{
     Runtime,
@@ -13,7 +17,10 @@ use deadpool::{
 use mysql_async::{Conn, Opts, prelude::Queryable};
 use postrider_core::{Error, ErrorKind, Result};
 
-use crate::error::Fault;
+use crate::{
+    error::Fault,
+    identity::{Identity, Leases},
+};
 
 /// How long making a connection may take, or asking one whether it still lives.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,17 +35,45 @@ pub(crate) type Pool = managed::Pool<Connections>;
 pub(crate) type Lent = managed::Object<Connections>;
 
 /// Makes them.
-pub(crate) struct Connections(Opts);
+pub(crate) struct Connections {
+    options: Opts,
+    leases: Arc<Leases>,
+}
+
+/// One of them.
+pub(crate) struct Connection {
+    client: Conn,
+    /// Where it leads.
+    pub(crate) server: Identity,
+    /// What was taken through any of them.
+    pub(crate) leases: Arc<Leases>,
+}
+
+impl Deref for Connection {
+    type Target = Conn;
+
+    fn deref(&self) -> &Conn {
+        &self.client
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut Conn {
+        &mut self.client
+    }
+}
 
 impl managed::Manager for Connections {
-    type Type = Conn;
+    type Type = Connection;
     type Error = mysql_async::Error;
 
-    async fn create(&self) -> mysql_async::Result<Conn> {
-        Conn::new(self.0.clone()).await
+    async fn create(&self) -> mysql_async::Result<Connection> {
+        let mut client = Conn::new(self.options.clone()).await?;
+        let server = Identity::of(&mut client).await?;
+        Ok(Connection { client, server, leases: Arc::clone(&self.leases) })
     }
 
-    async fn recycle(&self, connection: &mut Conn, metrics: &Metrics) -> RecycleResult<mysql_async::Error> {
+    async fn recycle(&self, connection: &mut Connection, metrics: &Metrics) -> RecycleResult<mysql_async::Error> {
         if metrics.last_used() > TRUSTED_FOR {
             connection.ping().await?;
         }
@@ -48,7 +83,7 @@ impl managed::Manager for Connections {
 
 /// None is made before it is asked for.
 pub(crate) fn pool(options: impl Into<Opts>, connections_max: usize) -> Result<Pool> {
-    Pool::builder(Connections(options.into()))
+    Pool::builder(Connections { options: options.into(), leases: Arc::default() })
         .max_size(connections_max)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(WAIT_PATIENCE))

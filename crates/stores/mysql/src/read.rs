@@ -7,6 +7,9 @@
 //!
 //! A message that the list names must be there: nothing is purged before every reader has passed it. One that is not, because
 //! somebody has deleted it or a proxy has sent two statements to two servers, stops the lane instead of being passed over.
+//!
+//! Places that a fail-over has taken back are given again. So whoever stands at one that was never given here, or has taken its
+//! lease elsewhere, is fenced before it reads (see [`crate::identity`]).
 
 use std::sync::Arc;
 
@@ -14,6 +17,7 @@ use postrider_core::{
     Error, ErrorKind,
     lease::Lease,
     log::{Page, PageLimit},
+    time::Timestamp,
 };
 
 use crate::{
@@ -39,11 +43,12 @@ const OWNED: &str = "SELECT 1 FROM {p}lane WHERE route = ? AND number = ? AND ep
 /// Reads on behind `after`.
 pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
+    let now = stand(&mut db, lease, after).await?;
     let replay = lease.reader.replay.as_ref().map(|_| Arc::clone(&lease.lane.route));
     let until = if replay.is_some() { replay_end(&mut db, lease).await? } else { i64::MAX };
     let mut reading = Reading {
         selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
-        gathered: Gathered::new(limit, replay.clone(), db.now().await?),
+        gathered: Gathered::new(limit, replay.clone(), now),
         at: after,
         scanned: 0,
     };
@@ -69,12 +74,20 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
             (nothing_waits, trickle) = (ordered == 0, ordered < BATCH_MAX);
             // Where nothing waits any more, somebody else may have ordered it since the list was looked at: look again.
             db = store.alone().await?;
+            stand(&mut db, lease, reading.at).await?;
         } else if reading.is_over() || !reading.take(&mut db, lease, &entries).await? {
             break true;
         }
     };
     let Reading { gathered, at, .. } = reading;
     Ok(gathered.into_page(after, at, more))
+}
+
+/// Answers when it is, or that the lease is from before a fail-over: taken elsewhere, or at a place that was never given here.
+async fn stand(db: &mut Db, lease: &Lease, at: i64) -> Work<Timestamp> {
+    db.is_of(lease)?;
+    let (now, last) = db.standing().await?;
+    if at > last { Err(Error::fenced().into()) } else { Ok(now) }
 }
 
 async fn replay_end(db: &mut Db, lease: &Lease) -> Work<i64> {

@@ -1,6 +1,7 @@
 //! Settle: the cursor moves, and what could not simply go on is parked, in one transaction under the lease's epoch.
 //!
-//! The usual settlement is one small update, and a transaction by itself. A repeated one is recognised by its number:
+//! The usual settlement is one small update, and a transaction by itself, behind a look at who answers and which place was given
+//! last: a cursor from before a fail-over must not be written (see [`crate::identity`]). A repeated one is recognised by its number:
 //! numbers grow within an epoch, so one that is not greater than the last has been applied.
 
 use postrider_core::{
@@ -40,6 +41,11 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement) 
     let advance = advance.as_ref().map(cursor::decode).transpose()?;
     let (route, number) = (&*lease.lane.route, number.cast_signed());
     let touches_rows = touches_rows(settlement);
+    db.is_of(lease)?;
+    if advance > Some(db.standing().await?.1) {
+        // Commits that it has read were taken back; others get their places.
+        return Err(Error::fenced().into());
+    }
     if touches_rows {
         db.lock_route(route).await?;
     }
@@ -67,6 +73,7 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement) 
 /// What a new owner must know first.
 pub(crate) async fn resume(db: &mut Db, lease: &Lease) -> Work<Resumed> {
     let values = values![&*lease.lane.route, lease.lane.number, lease.epoch.0.cast_signed()];
+    db.is_of(lease)?;
     let passed: i64 = get(&db.query_opt(PASSED, values).await?.ok_or_else(Error::fenced)?, 0)?;
     Ok(Resumed { cursor: cursor::encode(passed), blocked: due::blocked(db, lease).await? })
 }
@@ -81,6 +88,7 @@ pub(crate) async fn finish(db: &mut Db, lease: &Lease) -> Work<bool> {
         return Ok(false);
     }
     drop_lane(db, lease).await?;
+    db.given_back(lease);
     drop_empty_replays(db).await?;
     Ok(true)
 }
