@@ -41,7 +41,17 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command.run() {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Code 2 would tell a monitoring system that all is lost; a check that is called in the wrong way knows nothing.
+        Err(error) if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|noun| noun == "check") => {
+            // Whoever closed standard error has not asked for the words.
+            let _ = error.print();
+            return command::CHECK_UNKNOWN.into();
+        }
+        Err(error) => error.exit(),
+    };
+    match arguments.command.run() {
         Ok(code) => code.into(),
         Err(failure) => {
             eprintln!("{failure}");

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Args)]
 #[command(
     after_help = "Exit codes, as monitoring plugins have them:\n  0  well\n  1  warning: also if no route reads a topic\n  2  critical: also if no relay \
-                        is alive, or the store cannot be reached\n  3  unknown: it cannot be said which store is meant"
+                        is alive, or the store cannot be reached\n  3  unknown: it cannot be said which store is meant, or an argument is wrong"
 )]
 pub(crate) struct Arguments {
     /// A warning from this age of the oldest undelivered message on.
@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
     output: OutputArguments,
 }
 
+/// That nothing is known, as a code of monitoring plugins.
+pub(crate) const UNKNOWN: Code = Level::Unknown.code();
+
 /// How bad it is, worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -69,7 +72,7 @@ impl Level {
     }
 
     /// The number is what counts here, not what the other commands mean by it.
-    fn code(self) -> Code {
+    const fn code(self) -> Code {
         match self {
             Self::Well => Code::Done,
             Self::Warning => Code::Problem,

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use postrider::core::{
     admin::{ParkedFilter, ParkedRow, StoreAdmin},
+    lease::Order,
     parked::ParkedState,
 };
 use serde_json::json;
@@ -153,12 +154,14 @@ async fn parked(arguments: &List) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let heads = heads(&*admin, arguments.route.clone(), None, arguments.limit as usize).await?;
     known_if_empty(&*admin, heads.is_empty(), arguments.route.as_ref()).await?;
+    let overview = admin.overview().await?;
+    let total = |route: &str| overview.routes.iter().any(|one| *one.route == *route && one.order == Order::Total);
     let mut keys = Vec::new();
     for head in heads {
         // A route that keeps total order has one line, whatever the keys are.
         let held = ParkedFilter {
             route: Some(head.route.to_string()),
-            key: head.envelope.key.as_ref().map(ToString::to_string),
+            key: head.envelope.key.as_ref().map(ToString::to_string).filter(|_| !total(&head.route)),
             state: Some(ParkedState::Held),
             ..ParkedFilter::default()
         };

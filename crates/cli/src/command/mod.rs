@@ -32,6 +32,7 @@ use std::future::Future;
 
 use clap::Subcommand;
 
+pub(crate) use self::check::UNKNOWN as CHECK_UNKNOWN;
 use crate::{
     demo,
     exit::{Code, Failure, Outcome},

@@ -35,6 +35,8 @@ fn a_check_says_one_line_and_ends_with_a_code_of_monitoring_plugins() {
     let workplace = Workplace::new();
     let unknown = workplace.run(&["check"]);
     assert!(unknown.code == 3 && unknown.stdout.starts_with("POSTRIDER UNKNOWN - which store?"), "{unknown:?}");
+    let misused = workplace.run(&["check", "--age-warn", "soon"]);
+    assert!(misused.code == 3 && misused.stderr.contains("--age-warn"), "{misused:?}");
     let gone = workplace.run(&["check", "--store", "sqlite:app.db"]);
     assert!(gone.code == 2 && gone.stdout.starts_with("POSTRIDER CRITICAL - there is no such database"), "{gone:?}");
     let gone = workplace.run(&["check", "--store", "sqlite:app.db", "--prometheus"]);
