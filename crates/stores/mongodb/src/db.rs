@@ -22,7 +22,7 @@ use crate::{
     dialect::Mongo,
     error::{Fault, Work, corrupt},
     seen::Seen,
-    value::{long, millis, point},
+    value::{long, millis, point, text_opt},
 };
 
 /// How long a write may wait for the majority before it counts as neither done nor not done, and a read until it reaches what
@@ -230,6 +230,31 @@ impl Db {
         self.run(command, Access::Write).await
     }
 
+    /// The collection of the log, as the server describes it now. Not for a transaction, which cannot ask this.
+    pub(crate) async fn described_log(&mut self) -> Work<Described> {
+        let command = doc! { "listCollections": 1, "filter": { "name": self.names.log() } };
+        let answer = match self.database.run_command(command).session(&mut self.session).await.map_err(Fault::from) {
+            Ok(answer) => answer,
+            // Not authorised. Whoever may not ask goes on without knowing.
+            Err(fault) if fault.code() == Some(13) => return Ok(Described::Unknown),
+            Err(fault) => return Err(fault),
+        };
+        let Some(mut found) = batch(answer, "firstBatch")?.0.pop() else { return Ok(Described::Absent) };
+        let Ok(info) = found.get_document_mut("info") else { return Ok(Described::Unknown) };
+        let Some(id) = info.remove("uuid") else { return Ok(Described::Unknown) };
+        let validator =
+            found.get_document("options").and_then(|options| options.get_document("validator")).ok().cloned();
+        Ok(Described::There { id, validator })
+    }
+
+    /// The names of the log's indexes.
+    pub(crate) async fn log_indexes(&mut self) -> Work<Vec<String>> {
+        let command = doc! { "listIndexes": self.names.log() };
+        let answer = self.database.run_command(command).session(&mut self.session).await?;
+        let found = batch(answer, "firstBatch")?.0;
+        Ok(found.iter().filter_map(|index| text_opt(index, "name")).map(ToOwned::to_owned).collect())
+    }
+
     /// All documents of a cursor, batch by batch.
     async fn exhaust(&mut self, collection: &str, answer: Document) -> Work<Vec<Document>> {
         let (mut found, mut id) = batch(answer, "firstBatch")?;
@@ -377,6 +402,28 @@ pub(crate) async fn start(session: &mut ClientSession) -> mongodb::error::Result
 
 /// A commit whose outcome is unknown is repeated so often.
 const COMMITS_MAX: u32 = 5;
+
+/// What the server says of a collection.
+pub(crate) enum Described {
+    /// It does not say.
+    Unknown,
+    Absent,
+    There {
+        /// Another one for each collection that was ever made, whatever it is called.
+        id: Bson,
+        validator: Option<Document>,
+    },
+}
+
+impl Described {
+    /// Which collection it is, if it is there and known.
+    pub(crate) fn id(self) -> Option<Bson> {
+        match self {
+            Self::There { id, .. } => Some(id),
+            Self::Unknown | Self::Absent => None,
+        }
+    }
+}
 
 /// Which documents become what.
 pub(crate) struct Update {

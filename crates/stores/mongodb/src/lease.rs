@@ -26,14 +26,22 @@ use crate::{
 };
 
 /// What a registration needs to know of the log before it begins.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Beginning {
     /// Everything up to here is committed.
     pub(crate) committed: Tick,
     pub(crate) overlap: Tick,
+    /// The collection of the log, as far as it is known. Asked after the point: if it was dropped in between, the stream tells.
+    pub(crate) log: Option<Bson>,
 }
 
-pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: Beginning) -> Work<()> {
+impl Beginning {
+    pub(crate) async fn of(db: &mut Db, overlap: Tick) -> Work<Self> {
+        Ok(Self { committed: db.committed().await?, overlap, log: db.described_log().await?.id() })
+    }
+}
+
+pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: &Beginning) -> Work<()> {
     // Retention must not meet a reader that is half known.
     db.lock_readers().await?;
     see(db, node).await?;
@@ -45,7 +53,7 @@ pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beg
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
-async fn register_route(db: &mut Db, spec: &RouteSpec, beginning: Beginning) -> Work<()> {
+async fn register_route(db: &mut Db, spec: &RouteSpec, beginning: &Beginning) -> Work<()> {
     spec.check()?;
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
     let known = Route::find(db, &spec.name).await?;
@@ -53,8 +61,8 @@ async fn register_route(db: &mut Db, spec: &RouteSpec, beginning: Beginning) -> 
         return Ok(());
     }
     let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
-    route.save(db).await?;
-    let Beginning { committed, overlap } = beginning;
+    route.save(db, beginning).await?;
+    let Beginning { committed, overlap, .. } = *beginning;
     let begin = match (&known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
             let epoch = db.draw_epoch().await?;

@@ -65,9 +65,8 @@ impl Log for MongoStore {
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         let (store, node, routes) = (self.clone(), node.clone(), routes.to_vec());
         self.run("register", async move {
-            let beginning =
-                Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap_ticks() };
-            transact!(store, |db| lease::register(&mut db, &node, &routes, beginning))
+            let beginning = Beginning::of(&mut store.alone().await?, store.overlap_ticks()).await?;
+            transact!(store, |db| lease::register(&mut db, &node, &routes, &beginning))
         })
     }
 

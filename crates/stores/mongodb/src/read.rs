@@ -29,12 +29,12 @@ use crate::{
     MongoStore,
     ahead::Rest,
     cursor::{Position, Tick, seconds, timestamp},
-    db::{Db, Update, server_now},
+    db::{Db, Described, Update, server_now},
     error::{Work, corrupt},
     lease::named,
     planted::Plant,
     records::{Gathered, at},
-    route::Route,
+    route::{self, Route},
     select::Selection,
     stream::{self, Answer, Question},
 };
@@ -245,7 +245,17 @@ impl Reading<'_> {
 
     /// Goes on with a scan of the collection. That it had to is noted at the lane, here and not when somebody settles: by
     /// then the scan may be over, and nothing of it left in the cursor.
+    ///
+    /// A server that has forgotten where the lane was may have forgotten the end of the collection as well, so it is looked
+    /// whether the one that is there is still the one that the route reads.
     async fn lose(&mut self, db: &mut Db) -> Work<()> {
+        if let Some(reads) = route::reads(db, &self.lease.lane.route).await? {
+            match db.described_log().await? {
+                Described::There { id, .. } if id != reads => return Err(stream::ended("replaced").into()),
+                Described::Absent => return Err(stream::ended("missing").into()),
+                Described::There { .. } | Described::Unknown => {}
+            }
+        }
         // A stale owner notes nothing.
         let note = vec![doc! { "$set": { "recovered_at": server_now() } }];
         db.update("lane", Update::one(named(self.lease), note)).await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
     Error, ErrorKind,
     lease::{Order, Reader, Replay},
@@ -13,6 +13,7 @@ use crate::{
     cursor::{Tick, timestamp},
     db::{Db, Find, Update},
     error::{Work, corrupt},
+    lease::Beginning,
     value::{int, long_opt, narrow, point, text, text_opt},
 };
 
@@ -73,14 +74,18 @@ impl Route {
         })
     }
 
-    /// Writes it. Only topics, order and lanes of one that exists change.
-    pub(crate) async fn save(&self, db: &mut Db) -> Work<()> {
+    /// Writes it. Only topics, order and lanes of one that exists change: which collection it has begun with it keeps, so that
+    /// another of the same name is noticed (see [`reads`]).
+    pub(crate) async fn save(&self, db: &mut Db, beginning: &Beginning) -> Work<()> {
         let order = match self.reader.order {
             Order::Key => "key",
             Order::Total => "total",
         };
         let topics = serde_json::to_string(&self.reader.topics).expect("a topic filter is JSON");
         let mut first = doc! { "ordinals": 0_i64, "beat": 0_i64 };
+        if let Some(log) = &beginning.log {
+            first.insert("log", log);
+        }
         if let Some(replay) = &self.reader.replay {
             first.insert("replay_of", &*replay.of);
             first.insert("replay_filter", serde_json::to_string(&replay.filter).expect("a replay filter is JSON"));
@@ -92,6 +97,12 @@ impl Route {
         db.update("route", Update::one(doc! { "_id": &*self.name }, change).or_insert()).await?;
         Ok(())
     }
+}
+
+/// Which collection a route reads, as it was when the route was made or last rebased. `None`: nobody knew.
+pub(crate) async fn reads(db: &mut Db, route: &str) -> Work<Option<Bson>> {
+    let found = db.find("route", Find::new(doc! { "_id": route }).fields(doc! { "log": 1 })).await?;
+    Ok(found.into_iter().next().and_then(|mut found| found.remove("log")))
 }
 
 /// Replays that have ended and have no rows left. Such a replay stays known only as long as it has dead rows, for the

@@ -141,7 +141,7 @@ fn event(mut event: Document) -> Work<Result<Event, Error>> {
 }
 
 /// Deliberately not transient: somebody has to look. Nothing of what is in the collection now is passed over.
-fn ended(how: &str) -> Error {
+pub(crate) fn ended(how: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
         "the collection of the log was dropped or renamed, and what it held is not here any more; put it back, or accept \

@@ -4,6 +4,10 @@
 //! run again. A commit whose answer was lost has to be repeated, and nothing but the commit: running the rest again could do
 //! it twice. Both are done here, after random pauses, up to a deadline.
 //!
+//! What would throw away the mail of a document that carries its own (the [embedded outbox](crate::embedded)) is refused:
+//! replacing and deleting one whose mail is not collected yet, in whichever collection. Mail that arrives meanwhile ends the
+//! transaction, which is then run again and meets it.
+//!
 //! ```no_run
 //! use mongodb::bson::{Document, doc};
 //! use postrider_core::{enlist::Enlist, envelope::Envelope, limits::Limits};
@@ -27,7 +31,7 @@ use std::{borrow::Borrow, error::Error as StdError, fmt, sync::Arc, time::Durati
 
 use mongodb::{
     Client, ClientSession, Collection, Database,
-    bson::Document,
+    bson::{Document, doc},
     error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT},
     options::UpdateModifications,
     results::{DeleteResult, InsertManyResult, InsertOneResult, UpdateResult},
@@ -42,7 +46,14 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{db::start, dialect::Mongo, error::from_mongo, log::pause, wake::Waker};
+use crate::{
+    db::start,
+    dialect::Mongo,
+    embedded::{Embedded, mail_waits, waiting},
+    error::from_mongo,
+    log::pause,
+    wake::Waker,
+};
 
 /// How long a unit of work is tried, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,19 +65,33 @@ pub struct UnitOfWork {
     names: Mongo,
     patience: Duration,
     waker: Option<Waker>,
+    mail: Embedded,
 }
 
 impl UnitOfWork {
     /// With a client of the application's and the names of the store.
     #[must_use]
     pub fn new(client: &Client, store: &Mongo) -> Self {
-        Self { client: client.clone(), names: store.clone(), patience: PATIENCE, waker: None }
+        Self {
+            client: client.clone(),
+            names: store.clone(),
+            patience: PATIENCE,
+            waker: None,
+            mail: Embedded::default(),
+        }
     }
 
     /// How long it is tried again. Default 30 seconds. Too short, and a step-down of the primary is an error.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// Where documents carry their mail, if not in `_outbox`.
+    #[must_use]
+    pub fn embedded(mut self, mail: &Embedded) -> Self {
+        self.mail = mail.clone();
         self
     }
 
@@ -122,7 +147,8 @@ impl UnitOfWork {
         start(&mut session).await?;
         let database = self.client.database(self.names.database());
         let state = Arc::new(Mutex::new(State { session, open: true }));
-        let outcome = body(Transaction { state: Arc::clone(&state), database }).await;
+        let mail = self.mail.clone();
+        let outcome = body(Transaction { state: Arc::clone(&state), database, mail }).await;
         let mut state = state.lock().await;
         state.open = false;
         match outcome {
@@ -238,6 +264,7 @@ impl StdError for Failure {
 pub struct Transaction {
     state: Arc<Mutex<State>>,
     database: Database,
+    mail: Embedded,
 }
 
 #[derive(Debug)]
@@ -293,7 +320,7 @@ pub struct Bound<T: Send + Sync> {
     transaction: Transaction,
 }
 
-/// The errors are the driver's; return them from the unit of work.
+/// Return the errors from the unit of work.
 impl<T: Send + Sync> Bound<T> {
     /// Inserts a document.
     ///
@@ -325,13 +352,18 @@ impl<T: Send + Sync> Bound<T> {
     /// Replaces a document as a whole.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub async fn replace_one(&self, filter: Document, document: impl Borrow<T>) -> mongodb::error::Result<UpdateResult>
+    /// [`ErrorKind::Conflict`] if the document has mail that is not collected yet, or what the driver answers.
+    pub async fn replace_one(&self, filter: Document, document: impl Borrow<T>) -> Result<UpdateResult, Failure>
     where
         T: Serialize,
     {
         let mut session = self.transaction.session().await?;
-        self.collection.replace_one(filter, document).session(&mut *session).await
+        let guarded = waiting(&filter, self.transaction.mail.field(), false);
+        let replaced = self.collection.replace_one(guarded, document).session(&mut *session).await?;
+        if replaced.matched_count == 0 {
+            self.refuse_waiting(&mut session, &filter, "replaced").await?;
+        }
+        Ok(replaced)
     }
 
     /// Changes one document.
@@ -363,19 +395,44 @@ impl<T: Send + Sync> Bound<T> {
     /// Deletes one document.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub async fn delete_one(&self, filter: Document) -> mongodb::error::Result<DeleteResult> {
+    /// [`ErrorKind::Conflict`] if the document has mail that is not collected yet, or what the driver answers.
+    pub async fn delete_one(&self, filter: Document) -> Result<DeleteResult, Failure> {
         let mut session = self.transaction.session().await?;
-        self.collection.delete_one(filter).session(&mut *session).await
+        let guarded = waiting(&filter, self.transaction.mail.field(), false);
+        let deleted = self.collection.delete_one(guarded).session(&mut *session).await?;
+        if deleted.deleted_count == 0 {
+            self.refuse_waiting(&mut session, &filter, "deleted").await?;
+        }
+        Ok(deleted)
     }
 
     /// Deletes all documents that match.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub async fn delete_many(&self, filter: Document) -> mongodb::error::Result<DeleteResult> {
+    /// [`ErrorKind::Conflict`] if one of them has mail that is not collected yet, or what the driver answers.
+    pub async fn delete_many(&self, filter: Document) -> Result<DeleteResult, Failure> {
         let mut session = self.transaction.session().await?;
-        self.collection.delete_many(filter).session(&mut *session).await
+        // Before anything is deleted: who keeps the error to itself has then lost nothing.
+        self.refuse_waiting(&mut session, &filter, "deleted").await?;
+        Ok(self.collection.delete_many(filter).session(&mut *session).await?)
+    }
+
+    /// Fails if a document that matches has mail. In the state that the transaction sees: a document that has changed since
+    /// cannot be written in it.
+    async fn refuse_waiting(
+        &self,
+        session: &mut ClientSession,
+        filter: &Document,
+        participle: &'static str,
+    ) -> Result<(), Failure> {
+        let field = self.transaction.mail.field();
+        let documents = self.collection.clone_with_type::<Document>();
+        let look = documents.find_one(waiting(filter, field, true)).projection(doc! { "_id": 1 });
+        match look.session(session).await? {
+            // Deliberately not transient: another run at once would find it there, too.
+            Some(_) => Err(mail_waits(field, participle).permanent().into()),
+            None => Ok(()),
+        }
     }
 
     /// Changes one document and returns it as it is then.

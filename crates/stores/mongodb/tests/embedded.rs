@@ -140,6 +140,8 @@ async fn what_would_throw_mail_away_is_refused_until_it_is_collected() {
     for touches in [
         orders.update_one(one(), doc! { "$unset": { "_outbox": 1 } }, Mail::new()).await.map(drop),
         orders.update_one(one(), doc! { "$set": { "_outbox.0.topic": "x" } }, Mail::new()).await.map(drop),
+        orders.update_one(one(), doc! { "$rename": { "x": "_outbox" } }, Mail::new()).await.map(drop),
+        orders.update_one(one(), doc! { "$rename": { "x": "_outbox.0" } }, Mail::new()).await.map(drop),
         orders.update_one(one(), doc! { "a": 1 }, Mail::new()).await.map(drop),
         orders.insert_one(&doc! { "_outbox": [] }, Mail::new()).await.map(drop),
     ] {

@@ -29,7 +29,9 @@ use postrider_core::{
     parked::{Cause, DueLimit, Parked},
     topic::TopicFilter,
 };
-use postrider_store_mongodb::{Mongo, MongoStore, UnitOfWork, migrations, planted::Plant, work::Failure};
+use postrider_store_mongodb::{
+    Mongo, MongoStore, UnitOfWork, embedded::Embedded, migrations, planted::Plant, work::Failure,
+};
 use postrider_testkit::store::{Fixture, OpenTransaction};
 use support::{Place, batch, builder, client, node, now, spec, url};
 
@@ -229,6 +231,48 @@ async fn a_failure_of_the_application_takes_everything_back() {
     assert!(over.append(names, batch(vec![named("late")])).await.is_err());
     let left = place.collection("things").count_documents(doc! {}).await.unwrap();
     assert_eq!((left, place.delivered().await), (1, Vec::new()));
+}
+
+/// A transaction replaces and deletes as quickly as any other write, and mail would be gone with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_of_work_throws_no_mail_of_a_document_away() {
+    let place = Place::new().await;
+    let orders = place.collection("orders");
+    orders.insert_one(doc! { "_id": 1, "_outbox": [{ "topic": "t" }] }).await.unwrap();
+    orders.insert_one(doc! { "_id": 2, "_outbox": [] }).await.unwrap();
+    orders.insert_one(doc! { "_id": 3, "mail": [{ "topic": "t" }] }).await.unwrap();
+    let (one, two, three) = (&doc! { "_id": 1 }, &doc! { "_id": 2 }, &doc! { "_id": 3 });
+    let name = &format!("{}orders", place.names.prefix());
+    let work = place.store().unit_of_work(&place.client);
+    let refused = |outcome: Result<(), Failure>| {
+        let error = outcome.unwrap_err().into_error();
+        assert_eq!((error.kind(), error.is_transient()), (ErrorKind::Conflict, false), "{error:?}");
+        assert!(error.to_string().contains("not collected yet"), "{error}");
+    };
+    let replacing = work.run(|tx| async move {
+        tx.collection(name).replace_one(two.clone(), doc! { "n": 1 }).await?;
+        tx.collection(name).replace_one(one.clone(), doc! { "n": 1 }).await.map(drop)
+    });
+    refused(replacing.await);
+    let deleting =
+        work.run(|tx| async move { tx.collection::<Document>(name).delete_one(one.clone()).await.map(drop) });
+    refused(deleting.await);
+    let clearing = work.run(|tx| async move { tx.collection::<Document>(name).delete_many(doc! {}).await.map(drop) });
+    refused(clearing.await);
+    assert_eq!(orders.count_documents(doc! { "n": { "$exists": false } }).await.unwrap(), 3, "nothing has changed");
+
+    let elsewhere = work.clone().embedded(&Embedded::with_field("mail").unwrap());
+    let deleting =
+        elsewhere.run(|tx| async move { tx.collection::<Document>(name).delete_one(three.clone()).await.map(drop) });
+    refused(deleting.await);
+    let done = work.run(|tx| async move {
+        let orders = tx.collection::<Document>(name);
+        let replaced = orders.replace_one(two.clone(), doc! { "n": 1 }).await?.matched_count;
+        let deleted = orders.delete_one(two.clone()).await?.deleted_count;
+        let absent = orders.delete_one(two.clone()).await?.deleted_count;
+        Ok((replaced, deleted, absent, orders.delete_many(three.clone()).await?.deleted_count))
+    });
+    assert_eq!(done.await.unwrap(), (1, 1, 0, 1), "what has no mail is as good as any other");
 }
 
 /// The commit is done and its answer says that nobody knows: it is the commit that is repeated.
@@ -519,11 +563,73 @@ async fn a_dropped_or_renamed_log_stops_the_route_with_a_cause() {
         let mut next = again_from_store(&store).await;
         let found = names(&next.rest(10).await).join(" ");
         assert_eq!(found, if rename { "one two" } else { "" }, "what is there is delivered, some of it twice");
-        if rename {
-            place.commit(vec![named("three")]).await;
-            assert_eq!(names(&next.rest(10).await), ["three"]);
-        }
+        place.commit(vec![named("three")]).await;
+        assert_eq!(names(&next.rest(10).await), ["three"]);
+        assert_whole(&place).await;
     }
+}
+
+/// The log has its index, and refuses what it must.
+async fn assert_whole(place: &Place) {
+    let log = place.collection("log");
+    assert!(log.list_index_names().await.unwrap().contains(&"at".to_owned()));
+    log.insert_one(doc! { "topic": "t", "name": "without its point in time", "payload": "{}" }).await.unwrap_err();
+}
+
+/// The server has forgotten the drop together with everything else. What is there under the name is another collection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_was_replaced_while_history_was_lost_stops_every_route() {
+    let place = Place::with(&url(), |builder| builder.forget_every(1)).await;
+    let store = place.store();
+    let mut readers = [Reader::of(&store, "r").await, Reader::of(&store, "s").await];
+    place.commit(vec![named("one")]).await;
+    for reader in &mut readers {
+        assert_eq!(names(&reader.rest(10).await), ["one"]);
+        reader.settle().await;
+        let in_stream = reader.cursor.clone();
+        assert_eq!(names(&reader.rest(10).await), ["one"], "the same log is read anew");
+        reader.cursor = in_stream;
+    }
+    assert!(store.recoveries() > 1, "every read of the stream finds its history lost");
+    place.commit(vec![named("lost")]).await;
+    place.collection("log").drop().await.unwrap();
+    let stops = async |reader: &Reader, how: &str| {
+        let limit = PageLimit { records: 10, bytes: 1 << 20 };
+        let stopped = store.read(&reader.lease, &reader.cursor, limit).await.unwrap_err();
+        assert_eq!((stopped.kind(), stopped.is_transient()), (ErrorKind::Schema, false), "{stopped:?}");
+        assert!(stopped.to_string().contains("dropped or renamed") && stopped.to_string().contains(how), "{stopped}");
+    };
+    stops(&readers[0], "missing").await;
+    place.commit(vec![named("new")]).await;
+    for reader in &readers {
+        stops(reader, "replaced").await;
+    }
+    store.rebase_route("r", &Actor::new("operator")).await.unwrap();
+    assert_whole(&place).await;
+    assert_eq!(names(&again_from_store(&store).await.rest(10).await), ["new"]);
+    stops(&readers[1], "replaced").await;
+}
+
+/// The ledger says that all is applied, and so it was, to a collection that is not there any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrating_makes_a_dropped_log_whole_again() {
+    let place = Place::new().await;
+    let anna = Actor::new("anna");
+    for inserted in [false, true] {
+        place.collection("log").drop().await.unwrap();
+        if inserted {
+            place.commit(vec![named("made-it-anew")]).await;
+        }
+        assert_eq!(migrations::up(&place.url, &place.names, &anna).await.unwrap(), []);
+        assert_whole(&place).await;
+    }
+    place.collection("log").drop_index("at").await.unwrap();
+    place.another().await;
+    assert_whole(&place).await;
+    let entries = async || place.store().audit(100).await.unwrap().len();
+    assert_eq!(entries().await, 2, "what an operator has mended is told");
+    migrations::up(&place.url, &place.names, &anna).await.unwrap();
+    assert_eq!(entries().await, 2, "and nothing where nothing was lacking");
 }
 
 async fn again_from_store(store: &MongoStore) -> Reader {

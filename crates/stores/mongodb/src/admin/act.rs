@@ -102,7 +102,7 @@ async fn set_paused(db: &mut Db, route: &str, change: Document) -> Work<()> {
 
 /// One lane is enough: a replay is read at its own pace. It begins with the oldest message and ends with what is committed by
 /// now.
-pub(super) async fn replay(db: &mut Db, spec: &ReplaySpec, actor: &Actor, beginning: Beginning) -> Work<Arc<str>> {
+pub(super) async fn replay(db: &mut Db, spec: &ReplaySpec, actor: &Actor, beginning: &Beginning) -> Work<Arc<str>> {
     db.lock_readers().await?;
     let of = a_route(db, &spec.route).await?;
     let to = a_route(db, spec.to.as_ref().unwrap_or(&spec.route)).await?;
@@ -115,7 +115,7 @@ pub(super) async fn replay(db: &mut Db, spec: &ReplaySpec, actor: &Actor, beginn
         reader: Reader { replay: Some(replay), ..of.reader },
         replay_end: Some(beginning.committed),
     };
-    route.save(db).await?;
+    route.save(db, beginning).await?;
     add_lanes(db, &name, 1, &Position::oldest(beginning.committed)).await?;
     note(db, actor, "replay", &spec.in_words(&name)).await?;
     Ok(name)
@@ -132,9 +132,15 @@ async fn a_route(db: &mut Db, name: &str) -> Work<Route> {
 
 /// Every lane scans the collection for what it has not passed, and goes on with the stream from now. Its owners are fenced:
 /// they would go on from where they were.
-pub(super) async fn rebase_route(db: &mut Db, route: &str, actor: &Actor, beginning: Beginning) -> Work<()> {
+pub(super) async fn rebase_route(db: &mut Db, route: &str, actor: &Actor, beginning: &Beginning) -> Work<()> {
     db.lock_readers().await?;
     a_route(db, route).await?;
+    // From now on it reads the collection that is there, whichever it read before.
+    let reads = match &beginning.log {
+        Some(log) => doc! { "$set": { "log": log } },
+        None => doc! { "$unset": { "log": "" } },
+    };
+    db.update("route", Update::one(doc! { "_id": route }, reads)).await?;
     let epoch = db.draw_epoch().await?;
     for lane in db.find("lane", Find::new(doc! { "route": route })).await? {
         let rebased = position(&lane)?.rebase(beginning.committed, beginning.overlap);

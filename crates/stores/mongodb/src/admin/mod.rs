@@ -23,7 +23,7 @@ use postrider_core::{
     parked::Ordinal,
 };
 
-use crate::{MongoStore, error::Fault, lease::Beginning, log::transact};
+use crate::{MongoStore, error::Fault, lease::Beginning, log::transact, migrations};
 
 /// One look on one consistent state.
 macro_rules! look {
@@ -49,11 +49,9 @@ macro_rules! look_at_log {
 
 /// One change by an operator in one transaction, and a hint to the relays of this process.
 macro_rules! act {
-    ($self:ident, $operation:literal, |$db:ident, $beginning:ident| $work:expr) => {{
+    ($self:ident, $operation:literal, |$db:ident| $work:expr) => {{
         let store = $self.clone();
         $self.run($operation, async move {
-            let $beginning =
-                Beginning { committed: store.alone().await?.committed().await?, overlap: store.overlap_ticks() };
             let changed = transact!(store, |$db| $work)?;
             store.wake();
             Ok(changed)
@@ -120,52 +118,67 @@ impl StoreAdmin for MongoStore {
 
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
         let (filter, actor) = (filter.clone(), actor.clone());
-        act!(self, "redrive", |db, _beginning| act::redrive(&mut db, &filter, &actor))
+        act!(self, "redrive", |db| act::redrive(&mut db, &filter, &actor))
     }
 
     fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
         let (filter, actor) = (filter.clone(), actor.clone());
-        act!(self, "discard", |db, _beginning| act::discard(&mut db, &filter, &actor))
+        act!(self, "discard", |db| act::discard(&mut db, &filter, &actor))
     }
 
     fn pause<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (route, actor) = (route.to_owned(), actor.clone());
-        act!(self, "pause", |db, _beginning| act::pause(&mut db, &route, &actor))
+        act!(self, "pause", |db| act::pause(&mut db, &route, &actor))
     }
 
     fn resume_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (route, actor) = (route.to_owned(), actor.clone());
-        act!(self, "resume a route", |db, _beginning| act::resume(&mut db, &route, &actor))
+        act!(self, "resume a route", |db| act::resume(&mut db, &route, &actor))
     }
 
     fn replay<'a>(&'a self, spec: &'a ReplaySpec, actor: &'a Actor) -> BoxFuture<'a, Result<Arc<str>>> {
         let (spec, actor) = (spec.clone(), actor.clone());
-        act!(self, "replay", |db, beginning| act::replay(&mut db, &spec, &actor, beginning))
+        let store = self.clone();
+        self.run("replay", async move {
+            let beginning = Beginning::of(&mut store.alone().await?, store.overlap_ticks()).await?;
+            let name = transact!(store, |db| act::replay(&mut db, &spec, &actor, &beginning))?;
+            store.wake();
+            Ok(name)
+        })
     }
 
     fn cancel_replay<'a>(&'a self, name: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (name, actor) = (name.to_owned(), actor.clone());
-        act!(self, "cancel a replay", |db, _beginning| act::cancel_replay(&mut db, &name, &actor))
+        act!(self, "cancel a replay", |db| act::cancel_replay(&mut db, &name, &actor))
     }
 
     fn drop_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (route, actor) = (route.to_owned(), actor.clone());
-        act!(self, "forget a route", |db, _beginning| act::forget_route(&mut db, &route, &actor))
+        act!(self, "forget a route", |db| act::forget_route(&mut db, &route, &actor))
     }
 
     fn rebase_route<'a>(&'a self, route: &'a str, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let (route, actor) = (route.to_owned(), actor.clone());
-        act!(self, "rebase a route", |db, beginning| act::rebase_route(&mut db, &route, &actor, beginning))
+        let store = self.clone();
+        self.run("rebase a route", async move {
+            let mut alone = store.alone().await?;
+            // One that was dropped, and made anew by the next insert, is scanned by its index.
+            migrations::mend(&mut alone).await?;
+            let beginning = Beginning::of(&mut alone, store.overlap_ticks()).await?;
+            transact!(store, |db| act::rebase_route(&mut db, &route, &actor, &beginning))?;
+            store.wake();
+            Ok(())
+        })
     }
 
     fn drain_node<'a>(&'a self, node: NodeId, actor: &'a Actor) -> BoxFuture<'a, Result<()>> {
         let actor = actor.clone();
-        act!(self, "drain a node", |db, _beginning| act::drain_node(&mut db, node, &actor))
+        act!(self, "drain a node", |db| act::drain_node(&mut db, node, &actor))
     }
 
     fn enqueue<'a>(&'a self, batch: Batch, actor: Option<&'a Actor>) -> BoxFuture<'a, Result<()>> {
         let actor = actor.cloned();
-        act!(self, "enqueue", |db, _beginning| act::enqueue(&mut db, &batch, actor.as_ref()))
+        act!(self, "enqueue", |db| act::enqueue(&mut db, &batch, actor.as_ref()))
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {

@@ -163,10 +163,15 @@ impl<T: Send + Sync> Documents<T> {
             return Err(Error::invalid(what).with("field", name.escape_debug()));
         }
         let array = self.outbox.field();
-        let is_array =
-            |name: &String| name == array || name.strip_prefix(array).is_some_and(|rest| rest.starts_with('.'));
-        let touches = |change: &Bson| change.as_document().is_some_and(|change| change.keys().any(is_array));
-        if update.values().any(touches) {
+        let is_array = |name: &str| name == array || name.strip_prefix(array).is_some_and(|rest| rest.starts_with('.'));
+        let touches = |(operator, change): (&String, &Bson)| {
+            change.as_document().is_some_and(|change| {
+                // What is renamed takes the place of whatever has the new name.
+                let renamed = |to: &Bson| operator == "$rename" && to.as_str().is_some_and(is_array);
+                change.iter().any(|(name, to)| is_array(name) || renamed(to))
+            })
+        };
+        if update.iter().any(touches) {
             return Err(self.touches());
         }
         if !mail.is_empty() {
@@ -199,7 +204,7 @@ impl<T: Send + Sync> Documents<T> {
     }
 
     fn without_mail(&self, filter: &Document) -> Document {
-        doc! { "$and": [filter, { format!("{}.0", self.outbox.field()): { "$exists": false } }] }
+        waiting(filter, self.outbox.field(), false)
     }
 
     /// More than fits into an empty document fits into none.
@@ -230,17 +235,27 @@ impl<T: Send + Sync> Documents<T> {
         if !self.is_there(filter).await? {
             return Ok(());
         }
-        let what = format!(
-            "the document has mail that is not collected yet and would be lost, so it was not {participle}; update it \
-             instead, or try again when the mail is collected"
-        );
-        Err(Error::new(ErrorKind::Conflict, what).with("field", self.outbox.field()))
+        Err(mail_waits(self.outbox.field(), participle))
     }
 
     async fn is_there(&self, filter: Document) -> Result<bool> {
         let found = self.plain().find_one(filter).projection(doc! { "_id": 1 }).await;
         Ok(found.map_err(|error| from_mongo(&error, "look for a document"))?.is_some())
     }
+}
+
+/// Which of the documents that match have mail, or have none.
+pub(crate) fn waiting(filter: &Document, field: &str, waits: bool) -> Document {
+    doc! { "$and": [filter, { format!("{field}.0"): { "$exists": waits } }] }
+}
+
+/// Why a document was left as it is.
+pub(crate) fn mail_waits(field: &str, participle: &'static str) -> Error {
+    let what = format!(
+        "the document has mail that is not collected yet and would be lost, so it was not {participle}; update it instead, \
+         or try again when the mail is collected"
+    );
+    Error::new(ErrorKind::Conflict, what).with("field", field)
 }
 
 fn long(number: usize) -> i64 {

@@ -42,6 +42,7 @@ use std::{fmt, sync::Arc};
 
 use postrider_core::{Error, Result};
 
+pub(crate) use self::documents::{mail_waits, waiting};
 pub use self::{
     collector::{Builder, Collector, Refused, Round},
     documents::Documents,

@@ -19,11 +19,11 @@ use postrider_core::{
 use crate::{
     admin::act,
     config::connect,
-    db::{Db, Find, Update, server_now},
+    db::{Db, Described, Find, Update, server_now},
     dialect::Mongo,
     error::{Fault, Work, corrupt},
     server,
-    value::{long, text},
+    value::{long, text, text_opt},
 };
 
 /// Every migration, oldest first. Append only.
@@ -78,7 +78,7 @@ pub async fn plan(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
 }
 
 /// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
-/// one goes on.
+/// one goes on. A log that lacks its index or its validator, because it was dropped, gets them again.
 ///
 /// # Errors
 /// As [`status`].
@@ -145,14 +145,14 @@ async fn open(url: &str, names: &Mongo) -> Result<Db> {
 pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
     let pending: Vec<Standing> =
         standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
+    let is_new = pending.len() == MIGRATIONS.len();
+    let mended = !is_new && mend(db).await?;
+    if let (true, Some(actor)) = (mended, actor) {
+        act::note(db, actor, "migrate", "the log, which was not as it was made").await?;
+    }
     for migration in MIGRATIONS.iter().filter(|migration| pending.iter().any(|p| p.version == migration.version)) {
         for command in migration.commands(&db.names) {
-            match db.tell(document(command)?).await {
-                Err(fault) if fault.code().is_some_and(|code| EXISTS.contains(&code)) => {}
-                // Of two who insert the same at the same time, one is told so; it is there.
-                Err(Fault::Refused { code: 11000, .. }) => {}
-                outcome => drop(outcome?),
-            }
+            tell(db, document(command)?).await?;
         }
         // Before it counts as applied: cut off in between it is told twice, and never not at all.
         if let (Some(actor), Some(of)) = (actor, pending.iter().find(|of| of.version == migration.version)) {
@@ -161,6 +161,52 @@ pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standi
         note(db, migration).await?;
     }
     Ok(pending)
+}
+
+/// One command, unless what it makes is there.
+async fn tell(db: &mut Db, command: Document) -> Work<()> {
+    match db.tell(command).await {
+        Err(fault) if fault.code().is_some_and(|code| EXISTS.contains(&code)) => Ok(()),
+        // Of two who insert the same at the same time, one is told so; it is there.
+        Err(Fault::Refused { code: 11000, .. }) => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Makes what the log lacks of what the migrations have made: a collection that was dropped is made anew by the next insert,
+/// without its index, by which it is scanned, and without its validator. Answers whether anything was lacking. Who may not
+/// look leaves it as it is.
+pub(crate) async fn mend(db: &mut Db) -> Work<bool> {
+    let (has_log, validator) = match db.described_log().await? {
+        Described::Unknown => return Ok(false),
+        Described::Absent => (false, None),
+        Described::There { validator, .. } => (true, validator),
+    };
+    let indexes = if has_log { db.log_indexes().await? } else { Vec::new() };
+    let names = db.names.clone();
+    let mut mended = false;
+    for command in MIGRATIONS.iter().flat_map(|migration| migration.commands(&names)) {
+        let command = document(command)?;
+        if command.values().next().and_then(Bson::as_str) != Some(names.log()) {
+            continue;
+        }
+        let is_done = match command.keys().next().map(String::as_str) {
+            Some("create") => has_log,
+            Some("collMod") => !has_log || validator.as_ref() == command.get_document("validator").ok(),
+            _ => indexed(&command).all(|name| indexes.iter().any(|there| there == name)),
+        };
+        if !is_done {
+            tell(db, command).await?;
+            mended = true;
+        }
+    }
+    Ok(mended)
+}
+
+/// The names of the indexes that a command makes.
+fn indexed(command: &Document) -> impl Iterator<Item = &str> {
+    let indexes = command.get_array("indexes").map(Vec::as_slice).unwrap_or_default();
+    indexes.iter().filter_map(|index| text_opt(index.as_document()?, "name"))
 }
 
 async fn note(db: &mut Db, migration: &Migration) -> Work<()> {
