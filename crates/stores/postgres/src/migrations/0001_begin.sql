@@ -5,7 +5,9 @@ CREATE SEQUENCE {seq} AS bigint INCREMENT 1 CACHE 1 NO CYCLE;
 -- transaction must have its id before it draws a number. Never written by hand.
 --
 -- It has no check constraints: they are read and compiled anew by every insert, which would make an enqueue dearer by
--- half. Libraries and the function `enqueue` check what they write; a reader copes with whatever it finds.
+-- half. Libraries and the function `enqueue` check what they write; a reader copes with whatever it finds. For the same
+-- reason `leaf`, the place of a number in the ring, is a column: as an expression it would be planned by every insert. It
+-- stands behind `seq`, so that its default sees the number that this very row has drawn.
 CREATE TABLE {log} (
     tx           xid8        NOT NULL DEFAULT pg_current_xact_id(),
     seq          bigint      NOT NULL DEFAULT nextval('{seq}'),
@@ -14,12 +16,13 @@ CREATE TABLE {log} (
     deliver_at   timestamptz,
     expires_at   timestamptz,
     attempts_max bigint,
+    leaf         smallint    NOT NULL DEFAULT ((currval('{seq}') >> BLOCK_BITS) & 7),
     topic        text        NOT NULL,
     name         text        NOT NULL,
     key          text,
     headers      bytea,
     payload      bytea       NOT NULL
-) PARTITION BY LIST (((seq >> BLOCK_BITS) & 7));
+) PARTITION BY LIST (leaf);
 
 -- A ring of leaves that always accepts inserts; a leaf is emptied whole. One index each: it serves the reader, and being
 -- unique it makes a sequence that was set back fail loudly.

@@ -10,7 +10,7 @@ REVOKE ALL ON TABLE TABLES FROM PUBLIC, APP_ROLE, RELAY_ROLE, VIEWER_ROLE;
 REVOKE ALL ON SEQUENCE {seq}, {ordinal}, {replay} FROM PUBLIC, APP_ROLE, RELAY_ROLE, VIEWER_ROLE;
 GRANT USAGE ON SCHEMA {schema} TO APP_ROLE, RELAY_ROLE, VIEWER_ROLE;
 
--- app: enqueues, and reads nothing. Never the columns `tx`, `seq` and `enqueued_at`: the order of the log rests on them.
+-- app: enqueues, and reads nothing. Never the columns `tx`, `seq`, `leaf` and `enqueued_at`: the order of the log rests on them.
 GRANT INSERT (id, topic, name, key, deliver_at, expires_at, attempts_max, headers, payload) ON TABLE {log} TO APP_ROLE;
 GRANT USAGE ON SEQUENCE {seq} TO APP_ROLE;
 FUNCTIONS

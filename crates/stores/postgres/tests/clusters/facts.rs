@@ -10,21 +10,24 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn defaults_are_evaluated_in_the_order_of_columns() {
     // A transaction must have its id before it draws a number. Here both columns draw from one sequence, which shows whose
-    // default came first, whatever the statement.
+    // default came first, whatever the statement. And a row must find its leaf by the number that it has drawn itself.
     let cluster = Cluster::start("");
     let client = cluster.connect().await;
     let rows = cluster.file("rows");
     fs::write(&rows, "7\n8\n9\n").unwrap();
     let sql = format!(
         "CREATE SEQUENCE s;
-         CREATE TABLE log (tx bigint DEFAULT nextval('s'), seq bigint DEFAULT nextval('s'), id int, key int)
-                PARTITION BY LIST ((seq & 1));
+         CREATE TABLE log (
+             tx bigint DEFAULT nextval('s'), seq bigint DEFAULT nextval('s'), id int,
+             leaf smallint DEFAULT ((currval('s') >> 1) & 1), key int
+         ) PARTITION BY LIST (leaf);
          CREATE TABLE log_0 PARTITION OF log FOR VALUES IN (0);
          CREATE TABLE log_1 PARTITION OF log FOR VALUES IN (1);
          INSERT INTO log (id) VALUES (1);
          INSERT INTO log (id) VALUES (2), (3), (4);
-         INSERT INTO log VALUES (DEFAULT, DEFAULT, 5, 1);
+         INSERT INTO log VALUES (DEFAULT, DEFAULT, 5, DEFAULT, 1);
          INSERT INTO log (seq, tx, id) VALUES (DEFAULT, DEFAULT, 6);
+         INSERT INTO log (leaf, seq, tx, id) VALUES (DEFAULT, DEFAULT, DEFAULT, 7);
          INSERT INTO log (id) SELECT i FROM generate_series(10, 40) AS i ORDER BY i DESC;
          INSERT INTO log (id, key) SELECT DISTINCT i / 3, i / 3 FROM generate_series(10, 40) AS i;
          INSERT INTO log (id) SELECT * FROM unnest(array[1, 2, 3]);
@@ -32,6 +35,8 @@ async fn defaults_are_evaluated_in_the_order_of_columns() {
     );
     client.batch_execute(&sql).await.unwrap();
     assert_eq!(number(&client, "SELECT count(*) FROM log WHERE tx >= seq").await, 0);
+    assert_eq!(number(&client, "SELECT count(*) FROM log_0 WHERE (seq >> 1) & 1 <> 0").await, 0);
+    assert_eq!(number(&client, "SELECT count(*) FROM log_1 WHERE (seq >> 1) & 1 <> 1").await, 0);
     assert!(number(&client, "SELECT count(*) FROM log").await > 50);
 }
 
