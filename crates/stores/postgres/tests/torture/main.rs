@@ -39,7 +39,8 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
     // How much of what happened is a matter of the machine; that the run was worth something is not.
     assert!(verdict.committed > 1_000 && counts.takes > 3, "{counts:?}");
-    assert!(counts.fenced + counts.bulks + counts.prepared > 0, "{counts:?}");
+    assert!(counts.bulks > 0, "one transaction of {} messages at least: {counts:?}", world.load.bulk);
+    assert!(counts.fenced + counts.prepared > 0, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -101,10 +102,12 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     let writing = async {
         let writers =
             (0..world.load.writers).map(|i| tokio::spawn(writer::run(world.clone(), seed * 1_000 + i, deadline)));
+        let large = tokio::spawn(writer::write_bulk(world.clone(), seed));
         let bystanders = world.load.bystanders.then(|| tokio::spawn(writer::stand_by(world.clone())));
         for writer in writers.collect::<Vec<_>>() {
             writer.await.unwrap();
         }
+        large.await.unwrap();
         world.all_is_written();
         if let Some(bystanders) = bystanders {
             bystanders.await.unwrap();

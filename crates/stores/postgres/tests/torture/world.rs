@@ -52,6 +52,7 @@ pub(crate) struct Counts {
     pub(crate) duplicates_max: u64,
     /// Times that a relay was fenced because it had slept through its lease, or had lost its session.
     pub(crate) fenced: u64,
+    /// Large transactions that were committed.
     pub(crate) bulks: u64,
     pub(crate) prepared: u64,
     pub(crate) purged: u64,

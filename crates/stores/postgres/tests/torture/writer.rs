@@ -26,6 +26,18 @@ pub(crate) async fn run(world: World, seed: u64, deadline: Instant) {
     }
 }
 
+/// One large transaction that is committed, so that no run goes without.
+pub(crate) async fn write_bulk(world: World, seed: u64) {
+    let mut client = connect().await;
+    let mut transaction = client.transaction().await.unwrap();
+    let key = seed % world.load.keys;
+    let sequence = world.lock(&transaction, key).await;
+    let messages = append(&world, &mut transaction, key, sequence, world.load.bulk).await;
+    transaction.commit().await.unwrap();
+    world.bulks.fetch_add(1, Ordering::SeqCst);
+    world.note(messages, true);
+}
+
 /// Transactions that take an id, have nothing to do with the log, and stay open to the end: in this database, and in
 /// another one.
 pub(crate) async fn stand_by(world: World) {
@@ -68,9 +80,6 @@ async fn write(world: &World, client: &mut Client, random: &mut Random) {
     let bulk = random.chance(1);
     let count = if bulk { world.load.bulk } else { 1 + random.below(3) };
     let mut messages = append(world, &mut transaction, key, sequence, count).await;
-    if bulk {
-        world.bulks.fetch_add(1, Ordering::SeqCst);
-    }
     if random.chance(5) {
         for i in 0..SUBTRANSACTIONS {
             transaction.batch_execute(&format!("SAVEPOINT s{i}")).await.unwrap();
@@ -103,6 +112,9 @@ async fn write(world: &World, client: &mut Client, random: &mut Random) {
         transaction.commit().await.unwrap();
     } else {
         transaction.rollback().await.unwrap();
+    }
+    if bulk && commits {
+        world.bulks.fetch_add(1, Ordering::SeqCst);
     }
     world.note(messages, commits);
 }
