@@ -9,12 +9,11 @@
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
-use tokio_postgres::Row;
 
 use crate::{
     error::Work,
     rounds::{Filter, Window},
-    session::Session,
+    session::{Found, Session, Size},
     snapshot::Snapshot,
 };
 
@@ -24,21 +23,21 @@ struct Question {
     window: Window,
     base: Snapshot,
     target: Snapshot,
-    rows: usize,
+    size: Size,
 }
 
 impl Question {
     /// `None` in a rebase: it is rare, and asks in another way.
-    fn new(window: Window, filter: Filter<'_>, rows: usize) -> Option<Self> {
+    fn new(window: Window, filter: Filter<'_>, size: Size) -> Option<Self> {
         let Filter::Between { base, target } = filter else { return None };
-        Some(Self { window, base: base.clone(), target: target.clone(), rows })
+        Some(Self { window, base: base.clone(), target: target.clone(), size })
     }
 }
 
 /// A page on its way.
 pub(crate) struct Ahead {
     question: Question,
-    answer: JoinHandle<Work<Vec<Row>>>,
+    answer: JoinHandle<Work<Found>>,
 }
 
 impl Ahead {
@@ -48,13 +47,13 @@ impl Ahead {
         window: Window,
         filter: Filter<'_>,
         topics: &Arc<Option<Vec<String>>>,
-        rows: usize,
+        size: Size,
     ) -> Option<Self> {
-        let question = Question::new(window, filter, rows)?;
+        let question = Question::new(window, filter, size)?;
         let (session, topics, asked) = (Arc::clone(session), Arc::clone(topics), question.clone());
         let answer = tokio::spawn(async move {
-            let Question { window, base, target, rows } = &asked;
-            session.page(*window, Filter::Between { base, target }, &topics, *rows).await
+            let Question { window, base, target, size } = &asked;
+            session.page(*window, Filter::Between { base, target }, &topics, *size).await
         });
         // So that it is sent now, and not when whoever reads has nothing else to do.
         tokio::task::yield_now().await;
@@ -62,8 +61,8 @@ impl Ahead {
     }
 
     /// The answer, if this was the question.
-    pub(crate) async fn answer(self, window: Window, filter: Filter<'_>, rows: usize) -> Option<Work<Vec<Row>>> {
-        if Question::new(window, filter, rows)? != self.question {
+    pub(crate) async fn answer(self, window: Window, filter: Filter<'_>, size: Size) -> Option<Work<Found>> {
+        if Question::new(window, filter, size)? != self.question {
             return None;
         }
         // A task that was lost with its runtime has no answer; asking again will tell why.

@@ -31,7 +31,7 @@ use crate::{
     records::Gathered,
     rounds::{Rounds, Window},
     select::{Selection, plain_topics, takes_all},
-    session::Session,
+    session::{Found, Session, Size},
 };
 
 /// Statements that one read sends for pages. A lane that few records belong to returns after so many, with its cursor
@@ -218,22 +218,23 @@ async fn fill(
             }
             // One more than fits, to know whether there is more.
             let rows = rows_to_ask_for(gathered, *average);
+            let size = Size { rows, bytes: gathered.bytes_max() };
             let filter = rounds.filter().expect("in a round");
             let answer = match ahead.take() {
-                Some(ahead) => ahead.answer(window, filter, rows).await,
+                Some(ahead) => ahead.answer(window, filter, size).await,
                 None => None,
             };
-            let found = match answer {
+            let Found { rows: found, cut } = match answer {
                 Some(found) => found?,
-                None => session.page(window, filter, &topics, rows).await?,
+                None => session.page(window, filter, &topics, size).await?,
             };
             // A page that is full by number ends before the last row; what is behind is the next one.
             if takes_all && gathered.is_empty() && found.len() == rows && rows == gathered.room() + 1 {
                 let window = Window { after: found[rows - 2].try_get(0)?, ..window };
-                *ahead = Ahead::ask(session, window, filter, &topics, rows).await;
+                *ahead = Ahead::ask(session, window, filter, &topics, size).await;
             }
             budget.spend(found.len());
-            let is_whole = found.len() < rows;
+            let is_whole = found.len() < rows && !cut;
             let mut at = window.after;
             for row in &found {
                 let seq: i64 = row.try_get(0)?;

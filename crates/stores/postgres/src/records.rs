@@ -60,6 +60,11 @@ impl Gathered {
         self.records.is_empty()
     }
 
+    /// What the page may weigh.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.limit.bytes
+    }
+
     /// How many more records fit, by their number.
     pub(crate) fn room(&self) -> usize {
         self.limit.records as usize - self.records.len()

@@ -7,13 +7,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use futures_util::future::try_join;
+use futures_util::{TryStreamExt, future::try_join};
 use postrider_core::{BoxFuture, Error, ErrorKind};
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use uuid::Uuid;
@@ -107,6 +108,22 @@ SELECT epoch, cursor
  WHERE route = $1 AND number = $2
  ORDER BY n DESC
  LIMIT 1";
+
+/// How much a page may hold. How many rows are asked for goes by what rows weighed so far, and the next ones may weigh a
+/// thousand times as much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) rows: usize,
+    /// The row that exceeds them is the last one.
+    pub(crate) bytes: usize,
+}
+
+/// What a page holds.
+pub(crate) struct Found {
+    pub(crate) rows: Vec<Row>,
+    /// Whether it ends where it does because of its bytes.
+    pub(crate) cut: bool,
+}
 
 /// A live session.
 pub(crate) struct Session {
@@ -292,22 +309,38 @@ impl Session {
         window: Window,
         filter: Filter<'_>,
         topics: &Option<Vec<String>>,
-        rows: usize,
-    ) -> Work<Vec<Row>> {
+        size: Size,
+    ) -> Work<Found> {
         let Window { leaf, after, end } = &window;
-        let limit = i64::try_from(rows).unwrap_or(i64::MAX);
+        let limit = i64::try_from(size.rows).unwrap_or(i64::MAX);
         match filter {
             Filter::Between { base, target } => {
-                Ok(self.client.query(&self.read[*leaf], &[after, end, base, target, topics, &limit]).await?)
+                let parameters: [&(dyn ToSql + Sync); 6] = [after, end, base, target, topics, &limit];
+                self.gather(&self.read[*leaf], &parameters, size).await
             }
             Filter::Rebase { base, before } => {
                 let nothing = (Snapshot::empty(), 0);
                 let (target, pos) = before.target.as_ref().unwrap_or(&nothing);
                 let statement = self.client.prepare(&self.dialect.render(&rebase(*leaf))).await?;
                 let parameters: [&(dyn ToSql + Sync); 8] = [after, end, base, &before.hi, pos, target, topics, &limit];
-                Ok(self.client.query(&statement, &parameters).await?)
+                self.gather(&statement, &parameters, size).await
             }
         }
+    }
+
+    /// Takes rows as they come, and no more once they are heavy enough: what is still on its way is read off the connection
+    /// and dropped.
+    async fn gather(&self, statement: &Statement, parameters: &[&(dyn ToSql + Sync)], size: Size) -> Work<Found> {
+        let mut answer = pin!(self.client.query_raw(statement, parameters.iter().copied()).await?);
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = answer.try_next().await? {
+            bytes += row.raw_size_bytes();
+            rows.push(row);
+            if bytes > size.bytes {
+                return Ok(Found { rows, cut: true });
+            }
+        }
+        Ok(Found { rows, cut: false })
     }
 
     /// Epoch and cursor of a lane as they are persisted.

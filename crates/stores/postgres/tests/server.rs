@@ -546,3 +546,56 @@ async fn parked_rows_are_found_by_when_they_were_parked() {
     assert_eq!(found[0].ordinal, rows[0].ordinal);
     assert_eq!(post.store.parked_count(&before).await.unwrap(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_messages_behind_small_ones_come_in_pages_of_their_own_size() {
+    const LIMIT: PageLimit = PageLimit { records: 1_000, bytes: 1 << 20 };
+    let mut post = Post::new(20).await;
+    let mut sent = post.commit(600).await;
+    let mut client = connect().await;
+    let mut transaction = client.transaction().await.unwrap();
+    // Each but the last is a fifth of a page; that one nearly fills a page by itself.
+    for size in [vec![200 << 10; 40], vec![1_000 << 10]].concat() {
+        let envelope = Envelope::new("orders", "order.placed", vec![b'x'; size]);
+        sent.push(envelope.id);
+        transaction.append(&post.store.dialect(), batch(vec![envelope])).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    sent.extend(post.commit(300).await);
+    let (mut read, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = post.store.read(&post.lease, &post.cursor, LIMIT).await.unwrap();
+        let weight: usize = page.records.iter().map(|record| record.envelope.weight()).sum();
+        assert!(weight <= LIMIT.bytes || page.records.len() == 1, "{} records weigh {weight}", page.records.len());
+        read.extend(page.records.iter().map(|record| record.envelope.id));
+        post.cursor = page.end;
+        post.settle().await.unwrap();
+        pages += 1;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(read, sent, "each once, and in order");
+    assert!(pages < 20, "in {pages} pages");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pending_is_counted_beside_what_an_open_transaction_keeps_from_being_forgotten() {
+    let mut post = Post::new(6).await;
+    let mut client = connect().await;
+    let mut early = client.transaction().await.unwrap();
+    let late = Envelope::new("orders", "order.placed", "late");
+    early.append(&post.store.dialect(), batch(vec![late])).await.unwrap();
+    post.commit(500).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    let pending = async |post: &Post| post.store.overview().await.unwrap().routes[0].pending;
+    assert_eq!(pending(&post).await, 0, "an open transaction's message is not there yet");
+    early.commit().await.unwrap();
+    post.commit(7).await;
+    assert_eq!(pending(&post).await, 8, "what came late, and what is new");
+    let page = post.store.read(&post.lease, &post.cursor, PageLimit { records: 3, bytes: 1 << 20 }).await.unwrap();
+    post.cursor = page.end;
+    post.settle().await.unwrap();
+    assert_eq!(pending(&post).await, 5, "half-way through a round");
+}

@@ -1,8 +1,9 @@
 //! Everything on one screen, in one consistent look.
 //!
 //! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads,
-//! begins where the slowest lane can have anything unsettled, and ends at [`PENDING_COUNT_MAX`]. Leaves are read one by
-//! one: a query through the parent would lock all of them.
+//! begins where the slowest lane can have anything unsettled, and ends at [`PENDING_COUNT_MAX`]. A transaction that has been
+//! open for long keeps that place far behind, so settled rows are passed over by the server, and no more of them are looked
+//! at than [`STRAGGLERS_SPAN`] allows. Leaves are read one by one: a query through the parent would lock all of them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,6 +16,7 @@ use postrider_core::{
 };
 
 use crate::{
+    cursor::Position,
     db::Db,
     dialect::LEAVES,
     due,
@@ -24,6 +26,7 @@ use crate::{
     observe,
     route::Route,
     select::Selection,
+    snapshot::Snapshot,
     values::{FullXid, Instant},
 };
 
@@ -32,6 +35,13 @@ const COUNTED_MAX: i64 = 200_000;
 
 /// Rows that one statement of the scan returns.
 const SCAN_ROWS: i64 = 10_000;
+
+/// Numbers that one statement of the scan looks at.
+const SCAN_SPAN: i64 = 200_000;
+
+/// Numbers that are looked at among those that a route has read already, for what committed late. What lies between them and
+/// the place where the route reads is not counted.
+const STRAGGLERS_SPAN: i64 = 1_000_000;
 
 const NODES: &str = "
 SELECT id, name, routes, seen_at, standstills, lease_life, leaving
@@ -123,19 +133,27 @@ impl Log {
         let replay = route.reader.replay.is_some();
         let lo = |lane: &LaneRow| if replay { lane.position.replay_lo() } else { lane.position.lo() };
         let mut at = lanes.iter().map(lo).min().unwrap_or(i64::MAX);
+        let Passed { base, read } = Passed::of(lanes, at);
+        let looked_at_most = at.saturating_add(STRAGGLERS_SPAN);
         let mut whole = Selection::new(&route.reader, 0, 1);
         let mut interner = Interner::default();
         let (mut pending, mut oldest) = (0, None::<Duration>);
         // Ends with the log, or when enough is counted.
         while at < self.last {
+            if at >= looked_at_most && at < read {
+                at = read;
+                continue;
+            }
             let block = (at + 1) >> self.block_bits;
-            let end = (((block + 1) << self.block_bits) - 1).min(self.last);
+            let end = (((block + 1) << self.block_bits) - 1).min(self.last).min(at + SCAN_SPAN);
             let leaf = usize::try_from(block).expect("positive") % LEAVES;
             let sql = format!(
                 "SELECT seq, topic, id, key, enqueued_at, name, deliver_at, tx
-                   FROM {{log_{leaf}}} WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+                   FROM {{log_{leaf}}}
+                  WHERE seq > $1 AND seq <= $2 AND NOT pg_visible_in_snapshot(tx, $4)
+                  ORDER BY seq LIMIT $3"
             );
-            let rows = db.query(&sql, &[&at, &end, &SCAN_ROWS]).await?;
+            let rows = db.query(&sql, &[&at, &end, &SCAN_ROWS, &base]).await?;
             let is_whole = i64::try_from(rows.len()).is_ok_and(|count| count < SCAN_ROWS);
             for row in &rows {
                 at = row.try_get(0)?;
@@ -163,6 +181,29 @@ impl Log {
             }
         }
         Ok((pending, oldest))
+    }
+}
+
+/// What all lanes of a route are past.
+struct Passed {
+    /// What this sees is settled.
+    base: Snapshot,
+    /// Up to this number everything has been read but what committed late.
+    read: i64,
+}
+
+impl Passed {
+    /// `lo` is where the slowest lane can have anything unsettled. Of lanes that are being rebased, or that count in several
+    /// clusters, no more is known.
+    fn of(lanes: &[LaneRow], lo: i64) -> Self {
+        let positions = || lanes.iter().map(|lane| &lane.position);
+        let comparable = positions().all(|one| one.before.is_none() && one.identity == lanes[0].position.identity);
+        let oldest = positions().filter(|_| comparable).map(|one| &one.base).min_by(|one, other| one.age(other));
+        let read = |one: &Position| one.target.as_ref().map_or(one.hi, |(_, pos)| *pos);
+        Self {
+            base: oldest.cloned().unwrap_or_else(Snapshot::empty),
+            read: positions().map(read).min().filter(|_| comparable).unwrap_or(lo),
+        }
     }
 }
 
