@@ -36,8 +36,10 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let (takes, fenced, killed, purged) = world.counts();
     println!("seed {seed}: {takes} takes, {fenced} fenced, {killed} killed, {purged} purged, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
-    // How much of what happened is a matter of the machine; that the run was worth something is not.
+    // How much of what happened is a matter of the machine; that the run was worth something is not. At least one of each is done
+    // on purpose, whatever chance does.
     assert!(verdict.committed > 100 && verdict.rolled_back > 0 && takes > 1, "{takes} takes, {verdict:?}");
+    assert!(fenced > 0 && killed > 0 && purged > 0, "{fenced} fenced, {killed} killed, {purged} purged");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -67,6 +69,7 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     let writers: Vec<_> = writers.collect();
     let relays = [0, 1].map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + i)));
     let purging = tokio::spawn(relay::purge(world.clone()));
+    let killing = (world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
     for writer in writers {
         writer.await.unwrap();
     }
@@ -75,6 +78,9 @@ async fn torture(world: &World, seed: u64) -> Verdict {
         relay.await.unwrap();
     }
     world.all_is_read();
+    if let Some(killing) = killing {
+        killing.await.unwrap();
+    }
     purging.await.unwrap();
     world.verdict()
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mysql_async::prelude::Queryable;
+use mysql_async::{TxOpts, prelude::Queryable};
 use postrider_core::{
     lease::{LaneId, Node},
     log::{Log, PageLimit, Retention, Settlement},
@@ -74,17 +74,25 @@ async fn own(
             Err(error) => panic!("{error:?}"),
         };
         world.arrive(page.records.iter().map(|record| record.envelope.id));
-        if random.chance(5) {
+        let is_first = world.sleeps_on_purpose(!page.records.is_empty());
+        if is_first {
+            until_taken(world).await;
+        } else if random.chance(5) {
             // Longer than the lease, and then on as if nothing had been.
             tokio::time::sleep(LEASE * 3 / 2).await;
         }
         // Now and then only a part of the page counts as published; the rest comes again.
         let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
         let advance = if random.chance(50) { (page.marks)(part) } else { page.end.clone() };
-        if advance != page.end || random.chance(300) {
+        if advance != page.end || is_first || random.chance(300) {
             number += 1;
             let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
-            match store.settle(&lease, &settlement).await {
+            let mut settled = store.settle(&lease, &settlement).await;
+            // Its connection may have been killed; what is done on purpose is done all the same.
+            while is_first && matches!(&settled, Err(error) if error.is_transient() && !error.is_fenced()) {
+                settled = store.settle(&lease, &settlement).await;
+            }
+            match settled {
                 Ok(()) if advance == page.end => {}
                 Err(error) if error.is_fenced() => {
                     world.fenced.fetch_add(1, Ordering::SeqCst);
@@ -107,6 +115,33 @@ async fn own(
         }
     }
     Some(false)
+}
+
+/// Until somebody else has taken the lane, so that one owner at least is fenced in every run.
+async fn until_taken(world: &World) {
+    let takes = || world.takes.load(Ordering::SeqCst);
+    let (own, began) = (takes(), Instant::now());
+    while takes() == own && began.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Longer than anything takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Holds the lock that ordering needs until somebody of the relays waits for it, and kills that one, so that one at least is killed
+/// in every run. Ends with it, or when everything is read.
+pub(crate) async fn kill_on_purpose(world: World) {
+    let killed = world.killed.load(Ordering::SeqCst);
+    let mut connection = connect().await;
+    let mut holding = connection.start_transaction(TxOpts::default()).await.unwrap();
+    let sql = format!("SELECT value FROM {}counter WHERE name = 'place' FOR UPDATE", world.prefix());
+    holding.query_drop(sql).await.unwrap();
+    while world.killed.load(Ordering::SeqCst) == killed && !world.is_read() {
+        kill(&world).await;
+    }
+    holding.rollback().await.unwrap();
+    connection.disconnect().await.unwrap();
 }
 
 /// Looks that find nobody at work before it is given up.
@@ -151,4 +186,12 @@ pub(crate) async fn purge(world: World) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    // And once more, now that everything is passed that ever will be. A connection that was killed last is met here at most.
+    let purged = loop {
+        match store.purge(Retention::by_age(Duration::ZERO)).await {
+            Ok(purged) => break purged,
+            Err(error) => assert!(error.is_transient(), "{error:?}"),
+        }
+    };
+    world.purged.fetch_add(purged, Ordering::SeqCst);
 }

@@ -33,6 +33,7 @@ pub(crate) struct Inner {
     read: AtomicBool,
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
+    slept: AtomicBool,
     pub(crate) takes: AtomicU64,
     pub(crate) fenced: AtomicU64,
     pub(crate) killed: AtomicU64,
@@ -67,6 +68,7 @@ impl World {
             read: AtomicBool::new(false),
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
+            slept: AtomicBool::new(false),
             takes: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
             killed: AtomicU64::new(0),
@@ -115,6 +117,12 @@ impl Inner {
 
     pub(crate) fn is_read(&self) -> bool {
         self.read.load(Ordering::SeqCst)
+    }
+
+    /// Whether whoever asks is to sleep through its lease: the first one that has read something. Not where a mistake is
+    /// planted, which has little time to show itself.
+    pub(crate) fn sleeps_on_purpose(&self, has_read: bool) -> bool {
+        self.plant == Plant::None && has_read && !self.slept.swap(true, Ordering::SeqCst)
     }
 
     /// Takes of the lane, answers of `Fenced`, connections that were killed, messages that were purged.
