@@ -21,14 +21,15 @@ pub(crate) struct Server {
 
 impl Server {
     /// A fresh database on the server that the environment names. Everything that is written waits for the journals of a
-    /// majority, ours and the references'.
+    /// majority, ours and the references'. The pool has a connection for each of the sixteen sessions and to spare: the driver's
+    /// ten would be what is measured.
     pub(crate) async fn connect() -> Result<Self> {
         let given = std::env::var(VARIABLE).with_context(|| {
             format!("{VARIABLE} does not name a server; `cargo xtask bench mongodb` starts one and sets it")
         })?;
         let database = format!("postrider_bench_{}", std::process::id());
         let url = in_database(&given, &database);
-        let url = format!("{url}{}w=majority&journal=true", if url.contains('?') { '&' } else { '?' });
+        let url = format!("{url}{}w=majority&journal=true&maxPoolSize=32", if url.contains('?') { '&' } else { '?' });
         let client = Client::with_uri_str(&url).await.context("connect to the server")?;
         let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
         let pid = status.get_i64("pid").ok().and_then(|pid| u32::try_from(pid).ok());

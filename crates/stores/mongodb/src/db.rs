@@ -11,15 +11,12 @@ use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
     options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
-use postrider_core::{
-    Error, ErrorKind,
-    enlist::{Batch, Enlist},
-    time::Timestamp as Instant,
-};
+use postrider_core::{Error, ErrorKind, enlist::Batch, time::Timestamp as Instant};
 
 use crate::{
     cursor::{Tick, tick, timestamp},
     dialect::Mongo,
+    enlist,
     error::{Fault, Work, corrupt},
     seen::Seen,
     value::{long, millis, point, text_opt},
@@ -163,7 +160,7 @@ impl Db {
 
     /// Appends to the log, as an application does.
     pub(crate) async fn append(&mut self, batch: &Batch) -> Work<()> {
-        Ok(self.session.append(&self.names, Ok(batch.clone())).await?)
+        enlist::enqueue(&mut self.session, &self.names, batch).await
     }
 
     async fn run(&mut self, mut command: Document, access: Access) -> Work<Document> {

@@ -121,6 +121,8 @@ async fn a_message_without_its_point_in_time_is_refused() {
         part.remove(missing);
         assert!(log.insert_one(part).await.is_err(), "without {missing}");
     }
+    let several = doc! { "at": [Timestamp { time: 7, increment: 1 }], "topic": "t", "name": "n", "payload": "x" };
+    assert!(log.insert_one(several).await.is_err(), "one point, and not a list of them");
     // An update does not fill it in, so a cursor would pass it over.
     let upsert = log.update_one(doc! { "_id": "mine" }, doc! { "$set": whole }).upsert(true).await;
     assert!(upsert.is_err());

@@ -18,7 +18,9 @@
 
 use mongodb::{
     ClientSession,
-    bson::{Bson, DateTime, Document, Timestamp, doc, oid::ObjectId},
+    bson::{
+        DateTime, RawArrayBuf, RawBinaryRef, RawDocumentBuf, Timestamp, oid::ObjectId, raw::cstr, spec::BinarySubtype,
+    },
     error::ErrorKind as Mongodb,
     options::WriteConcern,
 };
@@ -32,7 +34,6 @@ use crate::{
     db::refused,
     dialect::Mongo,
     error::{Fault, Work},
-    records::fields,
     value::long,
 };
 
@@ -57,14 +58,19 @@ impl Enlist<Mongo> for ClientSession {
     fn append<'a>(&'a mut self, store: &'a Mongo, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let batch = batch?;
-            if batch.envelopes().is_empty() {
-                return Ok(());
-            }
-            batch.envelopes().iter().try_for_each(fits)?;
-            must_be_in_transaction(self).await?;
-            append(self, store, batch.envelopes()).await.map_err(|fault| fault.into_error("enqueue"))
+            enqueue(self, store, &batch).await.map_err(|fault| fault.into_error("enqueue"))
         })
     }
+}
+
+/// As an application does, with the fault as it came: who runs transactions again has to know which.
+pub(crate) async fn enqueue(session: &mut ClientSession, store: &Mongo, batch: &Batch) -> Work<()> {
+    if batch.envelopes().is_empty() {
+        return Ok(());
+    }
+    batch.envelopes().iter().try_for_each(fits)?;
+    must_be_in_transaction(session).await?;
+    append(session, store, batch.envelopes()).await
 }
 
 /// A message that could not be parked would stop its lane, so it does not get in.
@@ -109,9 +115,13 @@ async fn must_be_in_transaction(session: &mut ClientSession) -> Result<()> {
 async fn append(session: &mut ClientSession, store: &Mongo, envelopes: &[Envelope]) -> Work<()> {
     let database = session.client().database(store.database());
     for run in runs(envelopes) {
-        let documents: Vec<Bson> = run.iter().map(|envelope| document(envelope).into()).collect();
-        let command = doc! { "insert": store.log(), "ordered": true, "documents": documents };
-        let answer = database.run_command(command).session(&mut *session).await?;
+        let mut documents = RawArrayBuf::new();
+        run.iter().for_each(|envelope| documents.push(document(envelope)));
+        let mut command = RawDocumentBuf::new();
+        command.append(cstr!("insert"), store.log());
+        command.append(cstr!("ordered"), true);
+        command.append(cstr!("documents"), documents);
+        let answer = database.run_raw_command(command).session(&mut *session).await?;
         refused(&answer)?;
         if usize::try_from(long(&answer, "n")?) != Ok(run.len()) {
             return Err(Fault::Ours(crate::error::corrupt("the server has not inserted every message")));
@@ -120,15 +130,37 @@ async fn append(session: &mut ClientSession, store: &Mongo, envelopes: &[Envelop
     Ok(())
 }
 
-/// As it is inserted: a timestamp of zero is filled in by the server.
-fn document(envelope: &Envelope) -> Document {
-    let mut document = doc! {
-        "_id": ObjectId::new(),
-        "at": Timestamp { time: 0, increment: 0 },
-        "enqueued_at": DateTime::now(),
-    };
-    document.extend(fields(envelope));
+/// As it is inserted: a timestamp of zero is filled in by the server. Written straight into its bytes, for every producer
+/// pays for it; it has the fields of [`fields`](crate::records::fields).
+fn document(envelope: &Envelope) -> RawDocumentBuf {
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), ObjectId::new());
+    document.append(cstr!("at"), Timestamp { time: 0, increment: 0 });
+    document.append(cstr!("enqueued_at"), DateTime::now());
+    document.append(cstr!("id"), RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: envelope.id.0.as_bytes() });
+    document.append(cstr!("topic"), &*envelope.topic);
+    document.append(cstr!("name"), &*envelope.name);
+    if let Some(key) = &envelope.key {
+        document.append(cstr!("key"), key.as_str());
+    }
+    if let Some(at) = envelope.deliver_at {
+        document.append(cstr!("deliver_at"), at.as_micros());
+    }
+    if let Some(at) = envelope.expires_at {
+        document.append(cstr!("expires_at"), at.as_micros());
+    }
+    if let Some(attempts) = envelope.attempts_max {
+        document.append(cstr!("attempts_max"), i64::from(attempts));
+    }
+    if !envelope.headers.is_empty() {
+        document.append(cstr!("headers"), generic(envelope.headers.encoded()));
+    }
+    document.append(cstr!("payload"), generic(&envelope.payload));
     document
+}
+
+fn generic(bytes: &[u8]) -> RawBinaryRef<'_> {
+    RawBinaryRef { subtype: BinarySubtype::Generic, bytes }
 }
 
 /// Cuts a batch into commands, in order.
@@ -148,7 +180,29 @@ fn runs(mut rest: &[Envelope]) -> impl Iterator<Item = &[Envelope]> {
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::Document;
+    use postrider_core::{headers::Headers, time::Timestamp as Instant};
+
     use super::*;
+    use crate::records::fields;
+
+    #[test]
+    fn what_is_inserted_has_the_fields_of_an_envelope() {
+        let plain = Envelope::new("t", "n", vec![0, 255]);
+        let full = Envelope {
+            headers: Headers::new([("tenant", "größe")]).unwrap(),
+            deliver_at: Some(Instant::from_micros(7)),
+            expires_at: Some(Instant::from_micros(i64::MAX)),
+            attempts_max: Some(u32::MAX),
+            ..Envelope::new("t", "n", "{}").with_key("k")
+        };
+        for envelope in [plain, full] {
+            let inserted = Document::try_from(document(&envelope)).unwrap();
+            assert_eq!(inserted.get_timestamp("at").unwrap(), Timestamp { time: 0, increment: 0 });
+            let rest: Document = inserted.into_iter().skip(3).collect();
+            assert_eq!(rest, fields(&envelope));
+        }
+    }
 
     #[test]
     fn a_batch_is_cut_into_few_commands_and_keeps_its_order() {
