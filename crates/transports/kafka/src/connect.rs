@@ -59,7 +59,7 @@ pub(crate) struct Connection {
 
 /// A client that is at work.
 pub(crate) struct Live {
-    pub(crate) producer: ThreadedProducer<Producing>,
+    producer: Option<ThreadedProducer<Producing>>,
     /// Topics that the cluster has said to be there.
     known: Mutex<BTreeSet<String>>,
 }
@@ -77,20 +77,20 @@ impl Connection {
         }
         let created: Result<ThreadedProducer<Producing>, _> = self.config.create_with_context(Producing::default());
         let producer = created.map_err(|e| Cause::new("config", error::setting(&e).chain()))?;
-        Ok(Arc::clone(live.insert(Arc::new(Live { producer, known: Mutex::default() }))))
+        Ok(Arc::clone(live.insert(Arc::new(Live { producer: Some(producer), known: Mutex::default() }))))
     }
 
     /// Puts a client away that is of no more use; what it still has is answered with an error.
     pub(crate) fn retire(&self, done: &Arc<Live>) {
         let mut live = self.live();
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, done)) {
-            put_away(live.take());
+            *live = None;
         }
     }
 
     /// As [`Self::retire`], whichever is at work.
     pub(crate) fn retire_all(&self) {
-        put_away(self.live().take());
+        *self.live() = None;
     }
 
     /// What becomes of messages to those of these topics that cannot be sent to. Asks only for those that are not known, or for all after a
@@ -165,7 +165,7 @@ impl Connection {
     ) -> Result<BTreeMap<String, Topic>, Cause> {
         let (asked, timeout) = (Arc::clone(live), self.timeout.min(FIRST_ANSWER_MAX));
         let answers = spawn_blocking(move || {
-            let client = asked.producer.client();
+            let client = asked.producer().client();
             names.into_iter().map(|name| how(client, &name, timeout).map(|topic| (name, topic))).collect()
         });
         let answers: Result<BTreeMap<String, Topic>, Code> =
@@ -207,8 +207,12 @@ impl Connection {
 }
 
 impl Live {
+    pub(crate) fn producer(&self) -> &ThreadedProducer<Producing> {
+        self.producer.as_ref().expect("it is there until this is dropped")
+    }
+
     pub(crate) fn health(&self) -> &Health {
-        &self.producer.context().health
+        &self.producer().context().health
     }
 
     /// The cluster is asked for this topic once more before anything is sent to it.
@@ -221,15 +225,10 @@ impl Live {
     }
 }
 
-impl Drop for Connection {
+impl Drop for Live {
+    /// Ending a client waits for its threads, which nobody else should: whoever was the last to use it may be a task.
     fn drop(&mut self) {
-        put_away(self.live().take());
-    }
-}
-
-/// Ending a client waits for its threads, which nobody else should.
-fn put_away(live: Option<Arc<Live>>) {
-    if let Some(live) = live {
-        drop(thread::Builder::new().name("kafka-ending".to_owned()).spawn(move || drop(live)));
+        let producer = self.producer.take();
+        drop(thread::Builder::new().name("kafka-ending".to_owned()).spawn(move || drop(producer)));
     }
 }

@@ -318,7 +318,7 @@ impl KafkaPublisher {
         if let Some(key) = &record.envelope.key {
             message = message.key(key.as_str());
         }
-        live.producer
+        live.producer()
             .send(message)
             .map_err(|(error, _)| Answer::Failed(error.rdkafka_error_code().unwrap_or(Code::InvalidTopic)))
     }
@@ -381,7 +381,7 @@ impl KafkaPublisher {
 
     /// An idempotent producer that has lost count says so and takes nothing more.
     fn retire_if_failed(&self, connection: &Connection, live: &Arc<Live>) {
-        if live.producer.client().fatal_error().is_some() {
+        if live.producer().client().fatal_error().is_some() {
             connection.retire(live);
         }
     }
@@ -439,7 +439,7 @@ impl Publisher for KafkaPublisher {
         Box::pin(async move {
             for live in [self.together.take(), self.alone.take()].into_iter().flatten() {
                 let timeout = self.settings.timeout;
-                let flushed = spawn_blocking(move || live.producer.flush(timeout)).await;
+                let flushed = spawn_blocking(move || live.producer().flush(timeout)).await;
                 if let Ok(Err(error)) = flushed {
                     return Err(error::failed("send what the client still has", error));
                 }

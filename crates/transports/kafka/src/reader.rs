@@ -21,7 +21,7 @@ use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::BorrowedMessage,
 };
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender};
 
 use crate::{
     context::Health,
@@ -49,7 +49,8 @@ pub(crate) struct Item {
 /// What the thread and its subscriber share.
 pub(crate) struct Shared {
     pub(crate) prefetch: usize,
-    pub(crate) sender: UnboundedSender<Result<Item>>,
+    /// Only the thread keeps the way open: who receives learns when it has ended, however that was.
+    sender: WeakUnboundedSender<Result<Item>>,
     pub(crate) stopped: AtomicBool,
     pub(crate) paused: AtomicBool,
     /// Whether an error waits to be received.
@@ -66,8 +67,9 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    pub(crate) fn new(prefetch: usize, sender: UnboundedSender<Result<Item>>) -> Self {
+    pub(crate) fn new(prefetch: usize, sender: &UnboundedSender<Result<Item>>) -> Self {
         let (stopped, paused, told) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let sender = sender.downgrade();
         Self { prefetch, sender, stopped, paused, told, state: Mutex::default(), room: Condvar::new() }
     }
 
@@ -84,13 +86,19 @@ impl Shared {
     pub(crate) fn hand_over(&self, item: Item) {
         self.state().waiting += 1;
         // Nobody receives any more: it is not committed, so it is not lost.
-        drop(self.sender.send(Ok(item)));
+        self.send(Ok(item));
     }
 
     /// Puts an error where it is received from, unless one waits there: one is as good as a hundred.
     fn tell(&self, error: Error) {
         if !self.told.swap(true, Ordering::AcqRel) {
-            drop(self.sender.send(Err(error)));
+            self.send(Err(error));
+        }
+    }
+
+    fn send(&self, next: Result<Item>) {
+        if let Some(sender) = self.sender.upgrade() {
+            drop(sender.send(next));
         }
     }
 
@@ -161,9 +169,16 @@ pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot], mode: C
     consumer.commit(&list, mode)
 }
 
-/// Reads until the subscriber is gone, and goes on serving for a while if others still use the client.
-pub(crate) fn run(shared: &Shared, consumer: &Arc<BaseConsumer<Receiving>>, linger: Duration) {
+/// Reads until the subscriber is gone or the client has failed for good, and goes on serving for a while if others still use
+/// the client. While it reads, the way to whoever receives is open.
+pub(crate) fn run(
+    shared: &Shared,
+    sender: UnboundedSender<Result<Item>>,
+    consumer: &Arc<BaseConsumer<Receiving>>,
+    linger: Duration,
+) {
     read(shared, consumer);
+    drop(sender);
     let gone = Instant::now();
     while Arc::strong_count(consumer) > 1 && gone.elapsed() < linger {
         // Nobody receives it, so nobody acknowledges it: it comes again.
@@ -190,8 +205,13 @@ fn read(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
                 paused &= room;
             }
             Some(Err(error)) => {
+                // Nothing comes from such a client any more, and a subscriber that is built anew has another.
+                let failed = consumer.client().fatal_error();
                 if let Some(error) = tell(consumer, error) {
                     shared.tell(error);
+                }
+                if failed.is_some() {
+                    return;
                 }
             }
             None => {}
@@ -228,13 +248,14 @@ fn tell(consumer: &BaseConsumer<Receiving>, error: KafkaError) -> Option<Error> 
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+    use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError, unbounded_channel};
 
     use super::*;
 
-    fn shared(prefetch: usize) -> (Shared, UnboundedReceiver<Result<Item>>) {
+    /// While the sender is there, the way is open.
+    fn shared(prefetch: usize) -> (Shared, UnboundedSender<Result<Item>>, UnboundedReceiver<Result<Item>>) {
         let (sender, receiver) = unbounded_channel();
-        (Shared::new(prefetch, sender), receiver)
+        (Shared::new(prefetch, &sender), sender, receiver)
     }
 
     fn item(shared: &Shared, offset: i64) -> Item {
@@ -244,7 +265,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_as_many_as_are_read_ahead() {
-        let (shared, mut receiver) = shared(2);
+        let (shared, _sender, mut receiver) = shared(2);
         assert!(shared.has_room(Duration::ZERO));
         for offset in 0..2 {
             shared.hand_over(item(&shared, offset));
@@ -256,8 +277,18 @@ mod tests {
     }
 
     #[test]
+    fn when_the_reader_has_ended_there_is_no_way_to_wait_on() {
+        let (shared, sender, mut receiver) = shared(1);
+        shared.hand_over(item(&shared, 0));
+        drop(sender);
+        shared.hand_over(item(&shared, 1));
+        assert!(receiver.try_recv().is_ok(), "what came before it ended is received");
+        assert_eq!(receiver.try_recv().unwrap_err(), TryRecvError::Disconnected);
+    }
+
+    #[test]
     fn errors_do_not_heap_up_while_nobody_receives() {
-        let (shared, mut receiver) = shared(1);
+        let (shared, _sender, mut receiver) = shared(1);
         for _ in 0..100 {
             shared.tell(Error::new(ErrorKind::Unavailable, "no broker can be reached"));
         }
@@ -270,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_subscriber_that_is_gone_waits_for_no_room() {
-        let (shared, _receiver) = shared(1);
+        let (shared, _sender, _receiver) = shared(1);
         shared.hand_over(item(&shared, 0));
         shared.stopped.store(true, Ordering::Release);
         assert!(shared.has_room(Duration::from_secs(3600)));

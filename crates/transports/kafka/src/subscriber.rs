@@ -94,7 +94,7 @@ impl SubscriberBuilder {
             topics::make(&self.access.config()?, &self.topics, shape, self.timeout).await?;
         }
         let (sender, receiver) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared::new(self.prefetch, sender));
+        let shared = Arc::new(Shared::new(self.prefetch, &sender));
         let context = Receiving { shared: Arc::clone(&shared), health: Health::default() };
         let (names, timeout, shown) = (self.topics, self.timeout, self.access.shown());
         let joined = spawn_blocking(move || {
@@ -115,7 +115,7 @@ impl SubscriberBuilder {
         // Both end with the subscriber, and the last one ends the client, which blocks.
         thread::Builder::new()
             .name("kafka-reader".to_owned())
-            .spawn(move || reader::run(&reading, &consumer, linger))
+            .spawn(move || reader::run(&reading, sender, &consumer, linger))
             .map_err(no_thread)?;
         Ok(KafkaSubscriber {
             shared,

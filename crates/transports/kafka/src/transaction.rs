@@ -83,12 +83,12 @@ async fn rounds(
         let left = open(outcomes);
         if !ready.is_some_and(|known| Arc::ptr_eq(&known, &live)) {
             // Also aborts what the client before has left open.
-            call(&live, move |live| live.producer.init_transactions(timeout)).await?;
+            call(&live, move |live| live.producer().init_transactions(timeout)).await?;
         }
-        call(&live, |live| live.producer.begin_transaction()).await?;
+        call(&live, |live| live.producer().begin_transaction()).await?;
         let answers = publisher.exchange(&live, batch, &left).await;
         if answers.iter().all(|(_, answer)| matches!(answer, Answer::Acknowledged)) {
-            call(&live, move |live| live.producer.commit_transaction(timeout)).await?;
+            call(&live, move |live| live.producer().commit_transaction(timeout)).await?;
             publisher.conclude(&live, batch, answers, outcomes).await;
             if std::ptr::eq(connection, &publisher.together) {
                 return Ok(Some(live));

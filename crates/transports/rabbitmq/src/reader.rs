@@ -10,7 +10,10 @@ use lapin::{
     types::FieldTable,
 };
 use postrider_core::{Error, ErrorKind, Result};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::mpsc::Sender,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     error, mapping,
@@ -52,32 +55,32 @@ pub(crate) async fn begin(shared: &Shared) -> Result<Session> {
     Ok(Session { number: shared.begin_session(), consumer, _channel: channel, _connection: connection })
 }
 
-/// Reads until the task is aborted or nobody receives any more.
-pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
+/// Reads until the task is aborted or nobody receives any more. While it does, the way to whoever receives is open.
+pub(crate) async fn run(shared: Arc<Shared>, sender: Sender<Result<Item>>, first: Session) {
     let mut session = Ok(first);
     loop {
         let error = match session {
-            Ok(session) => match read(&shared, session).await {
+            Ok(session) => match read(&shared, &sender, session).await {
                 Err(error) => error,
             },
             Err(error) => error,
         };
-        if shared.sender.is_closed() {
+        if sender.is_closed() {
             return;
         }
         // Only as long as there is room: one error is as good as a hundred.
-        drop(shared.sender.try_send(Err(error)));
+        drop(sender.try_send(Err(error)));
         sleep(PAUSE).await;
         session = begin(&shared).await;
     }
 }
 
 /// Reads over one connection until that fails.
-async fn read(shared: &Shared, mut session: Session) -> Result<Infallible> {
+async fn read(shared: &Shared, sender: &Sender<Result<Item>>, mut session: Session) -> Result<Infallible> {
     while let Some(delivery) = session.consumer.next().await {
         let delivery = delivery.map_err(|error| failed("receive from the queue", error))?;
         let ended = |_| Error::new(ErrorKind::Unavailable, "nobody receives any more");
-        shared.sender.send(Ok(item(shared, session.number, delivery))).await.map_err(ended)?;
+        sender.send(Ok(item(shared, session.number, delivery))).await.map_err(ended)?;
     }
     Err(Error::new(ErrorKind::Unavailable, "the server has ended the deliveries of the queue")
         .with("queue", &shared.queue))

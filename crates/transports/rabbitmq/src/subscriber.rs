@@ -115,11 +115,11 @@ impl SubscriberBuilder {
             prefetch: self.prefetch,
             timeout: self.timeout,
             topology: Topology { exchange: None, queue, bindings: self.bindings },
-            sender,
+            sender: sender.downgrade(),
             state: StdMutex::default(),
         });
         let session = reader::begin(&shared).await?;
-        let reading = tokio::spawn(reader::run(Arc::clone(&shared), session));
+        let reading = tokio::spawn(reader::run(Arc::clone(&shared), sender, session));
         Ok(RabbitmqSubscriber { shared, receiver: Mutex::new(receiver), later: StdMutex::default(), reading })
     }
 }
@@ -140,7 +140,8 @@ pub(crate) struct Shared {
     pub(crate) prefetch: u16,
     pub(crate) timeout: Duration,
     pub(crate) topology: Topology,
-    pub(crate) sender: mpsc::Sender<Result<Item>>,
+    /// Only the reader keeps the way open: who receives learns when it has ended, however that was.
+    sender: mpsc::WeakSender<Result<Item>>,
     state: StdMutex<State>,
 }
 
@@ -277,7 +278,9 @@ impl Subscriber for RabbitmqSubscriber {
             later.spawn(async move {
                 tokio::time::sleep(wait).await;
                 // Nobody receives any more: the server still has it.
-                drop(sender.send(Ok(again)).await);
+                if let Some(sender) = sender.upgrade() {
+                    drop(sender.send(Ok(again)).await);
+                }
             });
             Ok(())
         })

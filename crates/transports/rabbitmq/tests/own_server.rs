@@ -4,13 +4,23 @@
 
 mod support;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    fs,
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher},
 };
-use postrider_testkit::{fault::free_port, transport::record};
+use postrider_testkit::{
+    fault::{Server, free_port},
+    transport::record,
+};
 use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -30,6 +40,22 @@ async fn outcomes(publisher: &RabbitmqPublisher, payloads: &[&str]) -> Vec<Strin
         other => other.name().to_owned(),
     };
     outcomes.iter().map(shown).collect()
+}
+
+/// Ends the server and starts it again. It listens on one port after the other, so it is ready when it does on both.
+fn again(server: &mut Server, tls_port: u16) {
+    server.stop();
+    server.restart();
+    listens(tls_port);
+}
+
+/// Waits until somebody listens on a port.
+fn listens(port: u16) {
+    let (begun, address) = (Instant::now(), SocketAddr::from(([127, 0, 0, 1], port)));
+    while TcpStream::connect(address).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody listens on {address}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// An authority, and certificates of it for `localhost` and for a client, as PEM files that the server can read.
@@ -75,6 +101,7 @@ async fn limits_of_the_server_and_tls_are_kept() {
     let text: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
     fs::write(path.join("rabbitmq.conf"), &text).unwrap();
     let mut server = server_in(path);
+    listens(tls_port);
     let url = format!("amqp://{}", server.address());
     let own = Own::on(&url).await;
 
@@ -100,22 +127,19 @@ async fn limits_of_the_server_and_tls_are_kept() {
     // A server that asks for a certificate, which is shown to it or is not.
     let asking = "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n";
     fs::write(path.join("rabbitmq.conf"), format!("{text}{asking}")).unwrap();
-    server.stop();
-    server.restart();
+    again(&mut server, tls_port);
     let access = Access::new(&format!("amqps://localhost:{tls_port}")).unwrap().ca_file(path.join("ca.pem")).unwrap();
     let refused = outcomes(&to(access.clone(), &own), &["x"]).await.remove(0);
-    assert!(refused.starts_with("unavailable "), "{refused}");
+    assert_eq!(refused, "unavailable tls");
     let known = access.client_certificate(path.join("client.pem"), path.join("client.key")).unwrap();
     assert_eq!(outcomes(&to(known, &own), &["x"]).await, ["durable"]);
 
     // Without memory it takes nothing, and says so once something is sent.
     fs::write(path.join("rabbitmq.conf"), format!("{text}vm_memory_high_watermark.absolute = 1\n")).unwrap();
-    server.stop();
-    server.restart();
+    again(&mut server, tls_port);
     let publisher = to(Access::new(&url).unwrap(), &own);
     assert_eq!(outcomes(&publisher, &["c"]).await, ["unavailable blocked"]);
     fs::write(path.join("rabbitmq.conf"), &text).unwrap();
-    server.stop();
-    server.restart();
+    again(&mut server, tls_port);
     assert_eq!(outcomes(&publisher, &["c"]).await, ["durable"]);
 }

@@ -167,6 +167,18 @@ async fn a_consumer_that_the_server_still_believes_in_keeps_its_place() {
     assert_eq!(received, payloads);
 }
 
+/// The reader is gone with its runtime: whoever receives is told so, and does not wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_whose_reader_has_ended_says_so() {
+    let own = Own::new().await;
+    let elsewhere = tokio::runtime::Runtime::new().unwrap();
+    let builder = RabbitmqSubscriber::builder(Access::new(&url()).unwrap(), &own.name);
+    let subscriber = elsewhere.spawn(builder.subscribe()).await.unwrap().unwrap();
+    elsewhere.shutdown_background();
+    let error = in_time(subscriber.receive(1)).await.unwrap_err();
+    assert!(error.is_transient(), "{}", error.chain());
+}
+
 /// A server ends a consumer that keeps a message for half an hour, and gives everything out again before its time.
 #[tokio::test(flavor = "multi_thread")]
 async fn later_is_not_later_than_the_server_allows() {

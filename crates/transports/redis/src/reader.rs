@@ -23,7 +23,10 @@ use std::{
 
 use postrider_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, RedisError, Value, cmd};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::mpsc::Sender,
+    time::{Instant, sleep},
+};
 
 use crate::{
     connect::{Connection, Using},
@@ -40,15 +43,15 @@ const PAUSE: Duration = BLOCK.saturating_add(Duration::from_millis(500));
 /// its program has closed.
 const ASTRAY: Duration = Duration::from_secs(120);
 
-/// Reads until the task is aborted or nobody receives any more.
-pub(crate) async fn run(shared: Arc<Shared>, connection: Connection) {
+/// Reads until the task is aborted or nobody receives any more. While it does, the way to whoever receives is open.
+pub(crate) async fn run(shared: Arc<Shared>, sender: Sender<Result<Item>>, connection: Connection) {
     loop {
         let Err(error) = session(&shared, &connection).await;
         // Only as long as there is room: one error is as good as a hundred.
-        if shared.sender.is_closed() {
+        if sender.is_closed() {
             return;
         }
-        drop(shared.sender.try_send(Err(error)));
+        drop(sender.try_send(Err(error)));
         sleep(PAUSE).await;
     }
 }
@@ -201,7 +204,7 @@ async fn hand_over(
         let attempt = counts.get(&id).copied().unwrap_or(1).max(1);
         let envelope = mapping::envelope(&shared.streams[stream], &id, &fields);
         let gone = |_| Error::new(ErrorKind::Other, "nobody receives any more");
-        shared.sender.send(Ok(Item { stream, id, envelope, attempt })).await.map_err(gone)?;
+        shared.sender()?.send(Ok(Item { stream, id, envelope, attempt })).await.map_err(gone)?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl SubscriberBuilder {
             prefetch,
             claim_after: self.claim_after,
             declare: self.declare,
-            sender,
+            sender: sender.downgrade(),
             state: StdMutex::default(),
         });
         let mut using = connected(&commands).await?;
@@ -110,8 +110,9 @@ impl SubscriberBuilder {
         for stream in &shared.streams {
             reader::ask(&mut using, cmd("XPENDING").arg(stream).arg(&shared.group)).await?;
         }
-        let reading = tokio::spawn(reader::run(Arc::clone(&shared), blocking));
-        Ok(RedisSubscriber { shared, commands, receiver: Mutex::new(receiver), later: StdMutex::default(), reading })
+        let reading = tokio::spawn(reader::run(Arc::clone(&shared), sender, blocking));
+        let (receiver, later) = (Mutex::new(receiver), StdMutex::default());
+        Ok(RedisSubscriber { shared, commands, receiver, later, reading })
     }
 }
 
@@ -133,7 +134,8 @@ pub(crate) struct Shared {
     pub(crate) prefetch: usize,
     pub(crate) claim_after: Duration,
     declare: bool,
-    pub(crate) sender: mpsc::Sender<Result<Item>>,
+    /// Only the reader keeps the way open: who receives learns when it has ended, however that was.
+    pub(crate) sender: mpsc::WeakSender<Result<Item>>,
     state: StdMutex<State>,
 }
 
@@ -201,13 +203,21 @@ impl Shared {
         self.state.lock().expect("nobody panicked with the deliveries in hand")
     }
 
+    /// The way to whoever receives. The reader itself keeps it open.
+    pub(crate) fn sender(&self) -> Result<mpsc::Sender<Result<Item>>> {
+        self.sender
+            .upgrade()
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reader of this subscriber has ended"))
+    }
+
     /// Waits until there is room for half of what may be fetched ahead, and for an entry of each stream at least. How many
     /// entries there is room for; nobody else fills it.
     pub(crate) async fn room(&self) -> Result<usize> {
         let wanted = (self.prefetch / 2).max(self.streams.len());
         let gone = |_| Error::new(ErrorKind::Other, "nobody receives any more");
-        drop(self.sender.reserve_many(wanted).await.map_err(gone)?);
-        Ok(self.sender.capacity())
+        let sender = self.sender()?;
+        drop(sender.reserve_many(wanted).await.map_err(gone)?);
+        Ok(sender.capacity())
     }
 
     /// The beginning of a read in the group's name, of so many entries of each stream at most.
@@ -328,7 +338,9 @@ impl Subscriber for RedisSubscriber {
             later.spawn(async move {
                 tokio::time::sleep(wait).await;
                 // Nobody receives any more: it is pending, so it is not lost.
-                drop(sender.send(Ok(again)).await);
+                if let Some(sender) = sender.upgrade() {
+                    drop(sender.send(Ok(again)).await);
+                }
             });
             Ok(())
         })

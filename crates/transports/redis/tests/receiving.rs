@@ -146,6 +146,20 @@ async fn entries_that_went_astray_come_before_newer_ones() {
     redis::cmd("DEL").arg(&stream).exec_async(&mut connection).await.unwrap();
 }
 
+/// The reader is gone with its runtime: whoever receives is told so, and does not wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_whose_reader_has_ended_says_so() {
+    let own = Own::new();
+    let stream = format!("{}orders", own.prefix);
+    let elsewhere = tokio::runtime::Runtime::new().unwrap();
+    let builder = RedisSubscriber::builder(Access::new(&url()).unwrap(), "g", [&stream]).declare();
+    let subscriber = elsewhere.spawn(builder.subscribe()).await.unwrap().unwrap();
+    elsewhere.shutdown_background();
+    let received = timeout(PATIENCE, subscriber.receive(1)).await.expect("it does not wait for ever");
+    assert!(received.unwrap_err().is_transient());
+    redis::cmd("DEL").arg(&stream).exec_async(&mut own.connection().await).await.unwrap();
+}
+
 /// What is taken over from others is looked up in two steps. What the caller acknowledges in between is done with.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_acknowledged_does_not_come_again_while_others_are_taken_over() {
