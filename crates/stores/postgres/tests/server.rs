@@ -66,6 +66,38 @@ impl Post {
         commit(&self.store.dialect(), count).await
     }
 
+    /// Reads and settles until retention may go as far as this number, and returns what was read meanwhile. Whoever has a
+    /// transaction open on this server, be it another test, keeps the bound down for a while.
+    async fn until_passed(&mut self, number: i64) -> Vec<MessageId> {
+        let client = connect().await;
+        let passed = format!("SELECT max(lo) FROM \"{}\".checkpoint", self.place.schema());
+        let deadline = std::time::Instant::now() + Duration::from_secs(120);
+        let mut read = Vec::new();
+        loop {
+            let lo: Option<i64> = client.query_one(&passed, &[]).await.unwrap().get(0);
+            if lo >= Some(number) {
+                return read;
+            }
+            assert!(std::time::Instant::now() < deadline, "the bound is at {lo:?} and not yet at {number}");
+            // Something has ended, so there is a round to be made.
+            client.execute("SELECT pg_current_xact_id()", &[]).await.unwrap();
+            read.extend(self.read_on().await);
+            self.settle().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Empties what may be emptied, and returns how many records that were.
+    async fn purge_all(&self, retention: Retention) -> u64 {
+        let mut purged = 0;
+        loop {
+            match self.store.purge(retention).await.unwrap() {
+                0 => return purged,
+                some => purged += some,
+            }
+        }
+    }
+
     /// Ends the reader's session, as a crash of the server would.
     async fn end_session(&self) {
         let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -261,6 +293,8 @@ async fn the_ring_is_emptied_leaf_by_leaf_and_loses_nothing() {
         purged += post.store.purge(retention).await.unwrap();
     }
     assert_eq!((sent, read), (600, 600));
+    post.until_passed(591).await;
+    purged += post.purge_all(retention).await;
     let kept = post.store.overview().await.unwrap().records;
     assert_eq!(purged + kept, 600, "what is purged is gone, and nothing else");
     assert!(purged > 450, "of 600 delivered records only {purged} were purged");
@@ -284,19 +318,8 @@ async fn a_full_ring_takes_more_and_an_open_transaction_keeps_its_records() {
     early.commit().await.unwrap();
     assert_eq!(post.read_on().await, [held_id]);
     // Once it has ended, the bounds rise with the next rounds.
-    post.settle().await.unwrap();
-    post.commit(1).await;
-    post.read_on().await;
-    post.commit(1).await;
-    post.read_on().await;
-    post.settle().await.unwrap();
-    let mut purged = 0;
-    loop {
-        match post.store.purge(retention).await.unwrap() {
-            0 => break,
-            some => purged += some,
-        }
-    }
+    post.until_passed(480).await;
+    let purged = post.purge_all(retention).await;
     assert!(purged > 300, "{purged}");
 }
 
@@ -403,27 +426,14 @@ async fn migrations_of_an_operator_are_audited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_beyond_the_newest_is_removed_however_young() {
     let mut post = Post::new(4).await;
-    post.commit(100).await;
-    post.read_on().await;
-    post.settle().await.unwrap();
-    post.commit(1).await;
-    post.read_on().await;
-    post.settle().await.unwrap();
+    post.commit(101).await;
+    post.until_passed(95).await;
     assert_eq!(post.store.purge(Retention::default()).await.unwrap(), 0, "nothing is asked for");
-    let purge_all = async |retention| {
-        let mut purged = 0;
-        loop {
-            match post.store.purge(retention).await.unwrap() {
-                0 => break purged,
-                some => purged += some,
-            }
-        }
-    };
-    assert_eq!(purge_all(Retention::by_count(1_000)).await, 0, "there are not so many");
+    assert_eq!(post.purge_all(Retention::by_count(1_000)).await, 0, "there are not so many");
     // The head is at 101 in blocks of 16; there is no number 0. Behind the block that ends at 47 are 54 numbers.
-    assert_eq!(purge_all(Retention::by_count(54)).await, 47);
+    assert_eq!(post.purge_all(Retention::by_count(54)).await, 47);
     let young = Retention { keep: Some(Duration::from_secs(3600)), records_max: Some(20) };
-    assert_eq!(purge_all(young).await, 32, "one of the two is reason enough");
+    assert_eq!(post.purge_all(young).await, 32, "one of the two is reason enough");
     assert_eq!(post.store.overview().await.unwrap().records, 101 - 47 - 32);
 }
 
@@ -431,13 +441,9 @@ async fn what_is_beyond_the_newest_is_removed_however_young() {
 async fn nothing_is_removed_while_the_sequence_is_set_back() {
     let mut post = Post::new(4).await;
     let retention = Retention::by_age(Duration::ZERO);
-    post.commit(100).await;
-    post.read_on().await;
-    post.settle().await.unwrap();
-    post.commit(1).await;
-    post.read_on().await;
-    post.settle().await.unwrap();
-    while post.store.purge(retention).await.unwrap() > 0 {}
+    post.commit(101).await;
+    post.until_passed(95).await;
+    assert_eq!(post.purge_all(retention).await, 95);
     let kept = post.store.overview().await.unwrap().records;
     let set_back = format!("SELECT setval('\"{}\".seq', 1)", post.place.schema());
     connect().await.execute(&set_back, &[]).await.unwrap();
@@ -461,16 +467,8 @@ async fn until_waiting(application: &str, kind: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_that_is_made_while_retention_waits_keeps_its_records_whatever_the_default_isolation() {
     let mut post = Post::new(4).await;
-    let mut sent = post.commit(40).await.len();
-    let passed = format!("SELECT max(lo) FROM \"{}\".checkpoint", post.place.schema());
-    let looker = connect().await;
-    // Whoever else has a transaction open on this server keeps the bound down for a while.
-    while looker.query_one(&passed, &[]).await.unwrap().get::<_, Option<i64>>(0) < Some(32) {
-        sent += post.commit(1).await.len();
-        post.read_on().await;
-        post.settle().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let sent = post.commit(40).await.len();
+    post.until_passed(32).await;
     let named = |name: &str, more: &str| {
         let application = format!("{name}-{}", uuid::Uuid::now_v7().simple());
         (format!("{}?application_name={application}{more}", url()), application)
