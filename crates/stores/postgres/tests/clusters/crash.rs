@@ -138,9 +138,22 @@ async fn a_prepared_transaction_survives_a_crash_and_is_delivered_when_it_commit
     assert_eq!(reader.read_on().await.len(), 1, "its number lies below those of ten that were read");
 }
 
+/// The server flushes every few seconds whatever is set, and if it does so just before it crashes, nothing is handed out twice.
+const CRASHES_MAX: u32 = 8;
+
 /// Unflushed ids are handed out again after a crash. Returns what the reader got of four messages whose ids were handed out
 /// twice, and what they are.
 async fn ids_handed_out_twice(plant: Plant) -> (Vec<MessageId>, Vec<MessageId>) {
+    for _ in 0..CRASHES_MAX {
+        if let Some(found) = ids_handed_out(plant).await {
+            return found;
+        }
+    }
+    panic!("in {CRASHES_MAX} crashes no id was handed out twice");
+}
+
+/// As above. `None`: the server flushed before it crashed.
+async fn ids_handed_out(plant: Plant) -> Option<(Vec<MessageId>, Vec<MessageId>)> {
     // Nothing is flushed unless a commit waits for it, and nothing in the background does it either.
     let cluster =
         Cluster::start("wal_writer_delay=10s bgwriter_delay=10s checkpoint_timeout=1h wal_writer_flush_after=0");
@@ -162,14 +175,16 @@ async fn ids_handed_out_twice(plant: Plant) -> (Vec<MessageId>, Vec<MessageId>) 
     cluster.up();
     let client = cluster.connect().await;
     let next = number(&client, "SELECT pg_current_xact_id()::text::bigint").await;
-    assert!(next <= flushed + 8, "the ids of unflushed commits are handed out again: {flushed}, then {next}");
+    if next > flushed + 8 {
+        return None;
+    }
     let mut sent = Vec::new();
     for _ in 0..4 {
         sent.extend(commit(&url, 1).await);
     }
     // Past the old counter, so that the planted mistake is not refused for its ids.
     spend_ids(&client, 20).await;
-    (reader.recover().await, sent)
+    Some((reader.recover().await, sent))
 }
 
 #[tokio::test(flavor = "multi_thread")]
