@@ -33,14 +33,16 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let seed = setting("POSTRIDER_TORTURE_SEED", 1);
     let world = World::new(Plant::None, Load::whole(Duration::from_secs(seconds))).await;
     let verdict = torture(&world, seed).await;
+    relay::purge_on_purpose(&world).await;
     let counts = world.counts();
     println!("seed {seed}: {counts:?}, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
     assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
-    // How much of what happened is a matter of the machine; that the run was worth something is not.
+    // How much of what happened is a matter of the machine; that the run was worth something is not. At least one of each is
+    // done on purpose, whatever chance does.
     assert!(verdict.committed > 1_000 && counts.takes > 3, "{counts:?}");
     assert!(counts.bulks > 0, "one transaction of {} messages at least: {counts:?}", world.load.bulk);
-    assert!(counts.fenced + counts.prepared > 0, "{counts:?}");
+    assert!(counts.fenced > 0 && counts.killed > 0 && counts.purged > 0, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -115,11 +117,15 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     };
     let relays = [0, 1].map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + i)));
     let purging = tokio::spawn(relay::purge(world.clone()));
+    let killing = (world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
     writing.await;
     for relay in relays {
         relay.await.unwrap();
     }
     world.all_is_read();
+    if let Some(killing) = killing {
+        killing.await.unwrap();
+    }
     purging.await.unwrap();
     world.verdict()
 }

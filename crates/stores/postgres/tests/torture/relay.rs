@@ -13,6 +13,7 @@ use postrider_core::{
 };
 use postrider_store_postgres::PostgresStore;
 use postrider_testkit::random::Random;
+use tokio_postgres::Client;
 
 use crate::{support::connect, world::World};
 
@@ -29,17 +30,9 @@ pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
     let store = world.store().await;
     let lane = LaneId { route: "r".into(), number: 0 };
-    let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
-    let spec = RouteSpec { name: "r".into(), topics, order, lanes: 1, start };
     loop {
-        let node = Node {
-            id: NodeId::generate(),
-            name: "relay".into(),
-            routes: vec!["r".into()],
-            lease_life: LEASE,
-            standstills: Vec::new(),
-        };
-        store.register(&node, std::slice::from_ref(&spec)).await.unwrap();
+        let node = node();
+        store.register(&node, &[spec()]).await.unwrap();
         if store.acquire(&lane, &node).await.unwrap().is_none() {
             store.retire(node.id).await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -57,6 +50,20 @@ pub(crate) async fn run(world: World, seed: u64) {
     }
 }
 
+fn node() -> Node {
+    Node {
+        id: NodeId::generate(),
+        name: "relay".into(),
+        routes: vec!["r".into()],
+        lease_life: LEASE,
+        standstills: Vec::new(),
+    }
+}
+
+fn spec() -> RouteSpec {
+    RouteSpec { name: "r".into(), topics: TopicFilter::all(), order: Order::Key, lanes: 1, start: Start::Oldest }
+}
+
 /// Returns whether everything is read.
 async fn own(
     world: &World,
@@ -68,6 +75,7 @@ async fn own(
 ) -> bool {
     // Somebody may have been quicker, if this took longer than the lease.
     let Some(lease) = store.acquire(lane, node).await.unwrap() else { return false };
+    world.owners.fetch_add(1, Ordering::SeqCst);
     let Ok(resumed) = store.resume(&lease).await else { return false };
     let mut cursor = resumed.cursor;
     let (mut number, mut unsettled, mut beaten) = (0, 0, Instant::now());
@@ -79,22 +87,27 @@ async fn own(
         let all_written = world.is_written();
         let page = match store.read(&lease, &cursor, limit).await {
             Ok(page) => page,
-            Err(error) if error.is_fenced() || error.is_transient() => {
+            Err(error) if error.is_fenced() => {
                 world.fenced.fetch_add(1, Ordering::SeqCst);
                 return false;
             }
+            // Its session was ended.
+            Err(error) if error.is_transient() => return false,
             Err(error) => panic!("{error:?}"),
         };
         world.arrive(page.records.iter().map(|record| record.envelope.id));
         unsettled += 1;
-        if random.chance(2) {
+        let is_first = world.sleeps_on_purpose(!page.records.is_empty());
+        if is_first {
+            until_taken(world).await;
+        } else if random.chance(2) {
             // Longer than the lease, and then on as if nothing had been.
             tokio::time::sleep(LEASE * 3 / 2).await;
         }
         // Now and then only a part of the page counts as published; the rest comes again.
         let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
         let advance = if random.chance(100) { (page.marks)(part) } else { page.end.clone() };
-        if unsettled == PAGES_UNSETTLED_MAX || advance != page.end || random.chance(200) {
+        if unsettled == PAGES_UNSETTLED_MAX || advance != page.end || is_first || random.chance(200) {
             number += 1;
             let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
             match store.settle(&lease, &settlement).await {
@@ -117,10 +130,22 @@ async fn own(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         if random.chance(5) {
-            end_sessions(world.schema()).await;
+            end_sessions(world, &connect().await).await;
         }
     }
     false
+}
+
+/// Longer than anything takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Until somebody else has taken the lane, so that one owner at least is fenced in every run.
+async fn until_taken(world: &World) {
+    let owners = || world.owners.load(Ordering::SeqCst);
+    let (own, began) = (owners(), Instant::now());
+    while owners() == own && began.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Empties leaves as soon as they may be, and sooner if the store lets it.
@@ -134,9 +159,53 @@ pub(crate) async fn purge(world: World) {
     }
 }
 
+/// Goes on behind the relays, once everything is read, until a leaf is emptied, so that no run goes without: what keeps the
+/// bound down may be a transaction of anybody on this server. What is read here has arrived before, or is lost.
+pub(crate) async fn purge_on_purpose(world: &World) {
+    let (store, client, node) = (world.store().await, connect().await, node());
+    let lane = LaneId { route: "r".into(), number: 0 };
+    store.register(&node, &[spec()]).await.unwrap();
+    let began = Instant::now();
+    let in_time = || assert!(began.elapsed() < PATIENCE, "a leaf that everybody has passed is emptied");
+    let lease = loop {
+        if let Some(lease) = store.acquire(&lane, &node).await.unwrap() {
+            break lease;
+        }
+        in_time();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let mut cursor = store.resume(&lease).await.unwrap().cursor;
+    let limit = PageLimit { records: 10_000, bytes: 1 << 24 };
+    let mut number = 0;
+    while world.purged.load(Ordering::SeqCst) == 0 {
+        in_time();
+        store.heartbeat(&node).await.unwrap();
+        // Something has ended, so there is a round to be made.
+        client.execute("SELECT pg_current_xact_id()", &[]).await.unwrap();
+        cursor = store.read(&lease, &cursor, limit).await.unwrap().end;
+        number += 1;
+        let settlement = Settlement { number, advance: Some(cursor.clone()), ..Settlement::default() };
+        store.settle(&lease, &settlement).await.unwrap();
+        let purged = store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
+        world.purged.fetch_add(purged, Ordering::SeqCst);
+    }
+}
+
+/// Ends a session at least, so that one is lost in every run. Ends with it, or when everything is read.
+pub(crate) async fn kill_on_purpose(world: World) {
+    let client = connect().await;
+    while world.killed.load(Ordering::SeqCst) == 0 && !world.is_read() {
+        end_sessions(&world, &client).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Ends the sessions of this test's readers, as a crash or a network would.
-async fn end_sessions(schema: &str) {
-    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE $1 AND pid <> pg_backend_pid()
-                AND application_name = 'postrider' AND query LIKE '%pg_visible_in_snapshot%'";
-    connect().await.execute(sql, &[&format!("%{schema}%")]).await.unwrap();
+async fn end_sessions(world: &World, client: &Client) {
+    let sql = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid))
+                 FROM pg_stat_activity
+                WHERE query LIKE $1 AND pid <> pg_backend_pid()
+                  AND application_name = 'postrider' AND query LIKE '%pg_visible_in_snapshot%'";
+    let ended: i64 = client.query_one(sql, &[&format!("%{}%", world.schema())]).await.unwrap().get(0);
+    world.killed.fetch_add(ended.unsigned_abs(), Ordering::SeqCst);
 }

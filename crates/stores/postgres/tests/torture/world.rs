@@ -50,8 +50,10 @@ pub(crate) struct Counts {
     pub(crate) takes: u64,
     /// How many messages may come twice: those that its owners had read and not settled.
     pub(crate) duplicates_max: u64,
-    /// Times that a relay was fenced because it had slept through its lease, or had lost its session.
+    /// Times that a relay was fenced: it had slept through its lease, or had lost its session.
     pub(crate) fenced: u64,
+    /// Sessions of readers that were ended under them.
+    pub(crate) killed: u64,
     /// Large transactions that were committed.
     pub(crate) bulks: u64,
     pub(crate) prepared: u64,
@@ -71,9 +73,13 @@ pub(crate) struct Inner {
     read: AtomicBool,
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
+    slept: AtomicBool,
+    /// Times that somebody became the owner of the lane.
+    pub(crate) owners: AtomicU64,
     pub(crate) takes: AtomicU64,
     pub(crate) duplicates_max: AtomicU64,
     pub(crate) fenced: AtomicU64,
+    pub(crate) killed: AtomicU64,
     pub(crate) bulks: AtomicU64,
     pub(crate) prepared: AtomicU64,
     pub(crate) purged: AtomicU64,
@@ -111,9 +117,12 @@ impl World {
             read: AtomicBool::new(false),
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
+            slept: AtomicBool::new(false),
+            owners: AtomicU64::new(0),
             takes: AtomicU64::new(0),
             duplicates_max: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
+            killed: AtomicU64::new(0),
             bulks: AtomicU64::new(0),
             prepared: AtomicU64::new(0),
             purged: AtomicU64::new(0),
@@ -167,6 +176,12 @@ impl Inner {
         self.read.load(Ordering::SeqCst)
     }
 
+    /// Whether whoever asks is to sleep through its lease: the first one that has read something. Not where a mistake is
+    /// planted, which has little time to show itself.
+    pub(crate) fn sleeps_on_purpose(&self, has_read: bool) -> bool {
+        self.plant == Plant::None && has_read && !self.slept.swap(true, Ordering::SeqCst)
+    }
+
     pub(crate) fn verdict(&self) -> Verdict {
         check(&self.enqueued.lock().unwrap(), &self.arrivals.lock().unwrap())
     }
@@ -177,6 +192,7 @@ impl Inner {
             takes: count(&self.takes),
             duplicates_max: count(&self.duplicates_max),
             fenced: count(&self.fenced),
+            killed: count(&self.killed),
             bulks: count(&self.bulks),
             prepared: count(&self.prepared),
             purged: count(&self.purged),
