@@ -98,10 +98,11 @@ pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
     let kind = match code {
         // Missing table, column, function, schema.
         "42P01" | "42703" | "42883" | "3F000" => ErrorKind::Schema,
-        // Insufficient privilege; a read-only transaction, as on a standby.
-        "42501" | "25006" => ErrorKind::Denied,
+        // Insufficient privilege.
+        "42501" => ErrorKind::Denied,
         "40001" | "40P01" | "23505" => ErrorKind::Conflict,
-        "55P03" | "57014" => ErrorKind::Unavailable,
+        // A read-only transaction is what a standby answers, and it may be on its way to be the primary.
+        "25006" | "55P03" | "57014" => ErrorKind::Unavailable,
         "54000" => ErrorKind::Limit,
         _ => match &code[..2.min(code.len())] {
             "08" | "57" | "58" => ErrorKind::Unavailable,
@@ -141,6 +142,7 @@ mod tests {
             ("40001", ErrorKind::Conflict, true),
             ("40P01", ErrorKind::Conflict, true),
             ("55P03", ErrorKind::Unavailable, true),
+            ("25006", ErrorKind::Unavailable, true),
             ("28P01", ErrorKind::Denied, false),
             ("42501", ErrorKind::Denied, false),
             ("42P01", ErrorKind::Schema, false),

@@ -7,7 +7,7 @@ use postrider_store_postgres::{PostgresStore, planted::Plant};
 
 use crate::{
     cluster::Cluster,
-    reader::{Reader, WHOLE, commit, number, spend_ids},
+    reader::{Reader, WHOLE, commit, node, number, spend_ids},
 };
 
 /// Waits until the standby has replayed all that the primary has written.
@@ -34,7 +34,12 @@ async fn a_standby_refuses_to_be_read() {
     // The lease that the primary gave is on the standby too; only reading tells them apart.
     let store = PostgresStore::builder(&standby.url()).migrate(false).open().await.unwrap();
     let refused = store.read(&reader.lease, &reader.cursor, WHOLE).await.unwrap_err();
-    assert!(refused.to_string().contains("standby"), "{refused}");
+    assert!(refused.to_string().contains("standby") && refused.is_transient(), "{refused}");
+    // A relay that was started too early waits until the standby is the primary.
+    let refused = store.heartbeat(&node("r")).await.unwrap_err();
+    assert!(refused.is_transient(), "{refused:?}");
+    let refused = store.acquire(&reader.lease.lane, &node("r")).await.unwrap_err();
+    assert!(refused.is_transient(), "{refused:?}");
 }
 
 /// A primary fails, and what it did last is not on the standby that takes its place. Returns what the reader got of the
