@@ -73,6 +73,17 @@ async fn settings_that_lose_commits_are_named_and_so_is_a_standby() {
     let subjects: Vec<&str> =
         found.iter().filter(|f| f.code == "synchronous-commit-off").map(|f| &*f.subject).collect();
     assert_eq!(subjects, ["this connection", "all roles in database postgres", "role \"Shop\""]);
+    // A setting is kept as it was typed.
+    for value in ["FALSE", "no", "0", "'Off'"] {
+        client.batch_execute(&format!("ALTER ROLE \"Shop\" SET synchronous_commit = {value}")).await.unwrap();
+        let found = findings(&store, Thresholds::default()).await;
+        assert!(found.iter().any(|f| f.subject == "role \"Shop\""), "{value}: {found:?}");
+    }
+    for value in ["on", "local", "remote_write", "yes", "1"] {
+        client.batch_execute(&format!("ALTER ROLE \"Shop\" SET synchronous_commit = {value}")).await.unwrap();
+        let found = findings(&store, Thresholds::default()).await;
+        assert!(found.iter().all(|f| f.subject != "role \"Shop\""), "{value}: {found:?}");
+    }
 
     let standby = server.standby();
     let store = PostgresStore::builder(&standby.url("127.0.0.1", "")).migrate(false).open().await.unwrap();

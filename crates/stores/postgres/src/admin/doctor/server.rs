@@ -9,14 +9,18 @@ const STATE: &str = "
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'off', current_setting('full_page_writes') = 'off',
        current_setting('synchronous_commit') = 'off'";
 
-/// Where it is switched off for others than this connection. A role of null is all of them.
+/// Where it is switched off for others than this connection, by any of its names: a setting is kept as it was typed. A role of
+/// null is all of them.
 const ASYNCHRONOUS: &str = "
 SELECT coalesce('role ' || quote_ident(rolname), 'all roles')
        || coalesce(' in database ' || quote_ident(datname), '')
   FROM pg_db_role_setting
   LEFT JOIN pg_roles ON pg_roles.oid = setrole
   LEFT JOIN pg_database ON pg_database.oid = setdatabase
- WHERE 'synchronous_commit=off' = ANY (setconfig)
+ WHERE EXISTS (SELECT 1
+                 FROM unnest(setconfig) AS setting
+                WHERE lower(setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no',
+                                         'synchronous_commit=0'))
    AND (setdatabase = 0 OR datname = current_database())
  ORDER BY 1";
 
