@@ -166,6 +166,7 @@ async fn the_app_enqueues_and_does_nothing_else() {
         "SELECT id FROM S.log_0",
         "INSERT INTO S.log (tx, id, topic, name, payload) VALUES ('1', gen_random_uuid(), 'o', 'n', '')",
         "INSERT INTO S.log (seq, id, topic, name, payload) VALUES (1, gen_random_uuid(), 'o', 'n', '')",
+        "INSERT INTO S.log (leaf, id, topic, name, payload) VALUES (1, gen_random_uuid(), 'o', 'n', '')",
         "INSERT INTO S.log (enqueued_at, id, topic, name, payload) VALUES (now(), gen_random_uuid(), 'o', 'n', '')",
         "INSERT INTO S.log_0 (id, topic, name, payload) VALUES (gen_random_uuid(), 'o', 'n', '')",
         "UPDATE S.log SET topic = 'x'",

@@ -237,17 +237,41 @@ async fn what_plain_sql_wrote_is_read_whatever_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_column_of_the_id_stands_before_that_of_the_number() {
-    // Defaults are evaluated in the order of columns; the other way round, a number would come before its transaction.
+async fn the_columns_on_which_the_order_rests_stand_first_and_in_their_order() {
+    // Defaults are evaluated in the order of columns; the other way round, a number would come before its transaction, or a
+    // leaf be chosen by a number that something else has drawn.
     let post = Post::new(20).await;
     let schema = post.place.schema().to_owned();
     let client = connect().await;
     let order = "SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute
-                  WHERE attrelid = $1::text::regclass AND attnum IN (1, 2)";
+                  WHERE attrelid = $1::text::regclass AND attnum BETWEEN 1 AND 4";
     for leaf in ["log", "log_0", "log_7"] {
         let row = client.query_one(order, &[&format!("\"{schema}\".{leaf}")]).await.unwrap();
-        assert_eq!(row.get::<_, String>(0), "tx,seq", "{leaf}");
+        assert_eq!(row.get::<_, String>(0), "tx,seq,enqueued_at,leaf", "{leaf}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_enqueues_something_itself_leads_no_message_astray() {
+    // Blocks of four numbers, so that the number drawn by the value is often in another leaf than the row's own.
+    let mut post = Post::new(2).await;
+    let schema = post.place.schema().to_owned();
+    let client = connect().await;
+    let sql = format!(
+        "CREATE FUNCTION \"{schema}\".note_event() RETURNS uuid LANGUAGE sql VOLATILE AS
+         $$ SELECT \"{schema}\".enqueue('events', 'event.noted', 'x') $$;
+         CREATE FUNCTION \"{schema}\".in_an_hour() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+         $$ SELECT \"{schema}\".enqueue('events', 'event.noted', 'x'); SELECT clock_timestamp() + interval '1 hour' $$"
+    );
+    client.batch_execute(&sql).await.unwrap();
+    for _ in 0..16 {
+        let insert = format!(
+            "INSERT INTO \"{schema}\".log (id, topic, name, expires_at, payload)
+             VALUES (\"{schema}\".note_event(), 'orders', 'order.placed', \"{schema}\".in_an_hour(), '{{}}')"
+        );
+        client.batch_execute(&insert).await.unwrap();
+    }
+    assert_eq!(post.read_on().await.len(), 3 * 16);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,21 +2,22 @@
 CREATE SEQUENCE {seq} AS bigint INCREMENT 1 CACHE 1 NO CYCLE;
 
 -- The log: append-only. `tx` is the first column and `seq` the second, because defaults are evaluated in this order and a
--- transaction must have its id before it draws a number. Never written by hand.
+-- transaction must have its id before it draws a number. Never written by hand, as little as `enqueued_at` and `leaf`.
 --
 -- It has no check constraints: they are read and compiled anew by every insert, which would make an enqueue dearer by
 -- half. Libraries and the function `enqueue` check what they write; a reader copes with whatever it finds. For the same
 -- reason `leaf`, the place of a number in the ring, is a column: as an expression it would be planned by every insert. It
--- stands behind `seq`, so that its default sees the number that this very row has drawn.
+-- stands behind `seq`, so that its default sees the number that this very row has drawn, and before all that is given by
+-- hand: an expression there may enqueue something itself, and draw. (`enqueued_at` between them saves six bytes a row.)
 CREATE TABLE {log} (
     tx           xid8        NOT NULL DEFAULT pg_current_xact_id(),
     seq          bigint      NOT NULL DEFAULT nextval('{seq}'),
-    id           uuid        NOT NULL,
     enqueued_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    leaf         smallint    NOT NULL DEFAULT ((currval('{seq}') >> BLOCK_BITS) & 7),
+    id           uuid        NOT NULL,
     deliver_at   timestamptz,
     expires_at   timestamptz,
     attempts_max bigint,
-    leaf         smallint    NOT NULL DEFAULT ((currval('{seq}') >> BLOCK_BITS) & 7),
     topic        text        NOT NULL,
     name         text        NOT NULL,
     key          text,

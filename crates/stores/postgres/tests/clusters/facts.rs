@@ -10,7 +10,8 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn defaults_are_evaluated_in_the_order_of_columns() {
     // A transaction must have its id before it draws a number. Here both columns draw from one sequence, which shows whose
-    // default came first, whatever the statement. And a row must find its leaf by the number that it has drawn itself.
+    // default came first, whatever the statement. And a row must find its leaf by the number that it has drawn itself, also
+    // where what is given by hand draws from the sequence.
     let cluster = Cluster::start("");
     let client = cluster.connect().await;
     let rows = cluster.file("rows");
@@ -18,14 +19,18 @@ async fn defaults_are_evaluated_in_the_order_of_columns() {
     let sql = format!(
         "CREATE SEQUENCE s;
          CREATE TABLE log (
-             tx bigint DEFAULT nextval('s'), seq bigint DEFAULT nextval('s'), id int,
-             leaf smallint DEFAULT ((currval('s') >> 1) & 1), key int
+             tx bigint DEFAULT nextval('s'), seq bigint DEFAULT nextval('s'), at timestamptz DEFAULT clock_timestamp(),
+             leaf smallint DEFAULT ((currval('s') >> 1) & 1), id int, key int
          ) PARTITION BY LIST (leaf);
          CREATE TABLE log_0 PARTITION OF log FOR VALUES IN (0);
          CREATE TABLE log_1 PARTITION OF log FOR VALUES IN (1);
          INSERT INTO log (id) VALUES (1);
          INSERT INTO log (id) VALUES (2), (3), (4);
-         INSERT INTO log VALUES (DEFAULT, DEFAULT, 5, DEFAULT, 1);
+         INSERT INTO log VALUES (DEFAULT, DEFAULT, DEFAULT, DEFAULT, 5, 1);
+         INSERT INTO log (id, key) VALUES (nextval('s'), 2);
+         INSERT INTO log (key, id) VALUES (nextval('s'), nextval('s')), (3, nextval('s'));
+         INSERT INTO log (id, key) SELECT nextval('s'), i FROM generate_series(1, 9) AS i;
+         INSERT INTO log (id, key) SELECT nextval('s'), i FROM generate_series(1, 9) AS i ORDER BY i DESC;
          INSERT INTO log (seq, tx, id) VALUES (DEFAULT, DEFAULT, 6);
          INSERT INTO log (leaf, seq, tx, id) VALUES (DEFAULT, DEFAULT, DEFAULT, 7);
          INSERT INTO log (id) SELECT i FROM generate_series(10, 40) AS i ORDER BY i DESC;
