@@ -4,7 +4,7 @@
 //! the same round, from where a full page ends. It asks at once, in a task of its own, so that server and relay work at the
 //! same time, and so that an answer which nobody wants yet holds up no other lane on the connection. At most one page a
 //! lane is kept this way. An answer counts only for the very question that it answers, and what a round may see does not
-//! change with time, so it is as good later.
+//! change with time, so it is as good later; only what it says of the time is not, so it knows how old it is.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! One transaction of the store on a pooled connection, with the store's clock and names; or one statement alone.
 //!
-//! What the relay does all the time is not waited for for ever ([`ANSWER_PATIENCE`]): a server that hangs, or whatever stands
-//! between, may keep a connection alive and never answer. What an operator asks for may take its time.
+//! What the relay does all the time is not waited for for ever ([`ANSWER_PATIENCE`], and for reading [`crate::silence`]): a
+//! server that hangs, or whatever stands between, may keep a connection alive and never answer. What an operator asks for may
+//! take its time.
 
 use std::time::Duration;
 
@@ -86,6 +87,12 @@ impl<'a> Db<'a> {
     /// As [`Self::batch`], with the names put in already.
     pub(crate) async fn batch_as_it_is(&self, sql: &str) -> Work<()> {
         Ok(self.transaction.batch_execute(sql).await?)
+    }
+
+    /// From now on no statement is cancelled by the server for its length, whatever the database or the role has for a default.
+    /// For this transaction alone: the connection may lead through a pooler, and be somebody else's afterwards.
+    pub(crate) async fn take_time(&self) -> Work<()> {
+        Ok(self.transaction.batch_execute("SET LOCAL statement_timeout = 0").await?)
     }
 
     /// The instant by the database's clock. The one door through which time enters this crate. Ask it behind the locks.

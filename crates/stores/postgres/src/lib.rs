@@ -25,8 +25,9 @@
 //! snapshots: late commits are never skipped, and no open transaction, long or prepared, holds up the messages of others.
 //!
 //! **What it needs.** PostgreSQL 13 or later; the primary, not a standby; for the relay a connection without a pooler in
-//! between (producers may have one). With `synchronous_commit = off`, or a fail-over to a standby that lags, the database
-//! itself may take back a commit whose message is published already.
+//! between that gives sessions out by transaction: through one the log is not read, though producers may have one. With
+//! `synchronous_commit = off`, or a fail-over to a standby that lags, the database itself may take back a commit whose
+//! message is published already.
 //!
 //! **TLS.** A host that is neither loopback nor a Unix socket needs TLS with a certificate that is verified, chain and host
 //! name, unless the URL says `sslmode=disable`. `require`, `verify-ca` and `verify-full` all mean the same: verified in full.
@@ -63,11 +64,13 @@ mod cursor;
 mod log;
 mod observe;
 mod origin;
+mod pooler;
 mod read;
 mod records;
 mod rounds;
 mod select;
 mod session;
+mod silence;
 mod snapshot;
 
 mod checkpoint;

@@ -71,6 +71,7 @@ pub(crate) async fn purge(store: &PostgresStore, client: &mut Object, retention:
     let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[]).await? else { return Ok(0) };
     if row.try_get(2)? {
         let db = Db::begin(client, dialect).await?;
+        db.take_time().await?;
         tidy(&db).await?;
         db.commit().await?;
     }
@@ -81,6 +82,7 @@ pub(crate) async fn purge(store: &PostgresStore, client: &mut Object, retention:
         return Ok(0);
     }
     let db = Db::begin(client, dialect).await?;
+    db.take_time().await?;
     let ripe = ripe(&db, &leaves, head, retention, &store.0.emptied).await?;
     db.commit().await?;
     let Some((leaf, records)) = ripe else { return Ok(0) };

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use deadpool_postgres::Object;
 use postrider_core::{
     Error,
     admin::Actor,
@@ -23,7 +24,7 @@ use crate::{
     PostgresStore, admin,
     ahead::Ahead,
     cursor::{Identity, Position},
-    db::Db,
+    db::{ANSWER_PATIENCE, Db},
     dialect::LEAVES,
     error::Work,
     intern::Interner,
@@ -161,10 +162,13 @@ async fn rebase(store: &PostgresStore, session: &Session, lease: &Lease, positio
         _ => "its cursor was made in another cluster or for another table, as before a restore",
     };
     let actor = Actor { name: "postrider".to_owned(), reason: Some(reason.to_owned()) };
-    let mut client = store.client().await?;
-    let db = Db::begin(&mut client, &store.0.dialect).await?;
-    admin::note(&db, &actor, "rebase", &format!("{} behind record {}", lease.lane, position.hi)).await?;
-    db.commit().await?;
+    let subject = format!("{} behind record {}", lease.lane, position.hi);
+    let note = async |client: &mut Object| {
+        let db = Db::begin(client, &store.0.dialect).await?;
+        admin::note(&db, &actor, "rebase", &subject).await?;
+        db.commit().await
+    };
+    store.in_time(ANSWER_PATIENCE, note).await?;
     Ok(rounds)
 }
 
@@ -224,7 +228,7 @@ async fn fill(
                 Some(ahead) => ahead.answer(window, filter, size).await,
                 None => None,
             };
-            let Found { rows: found, cut } = match answer {
+            let Found { rows: found, cut, at: found_at } = match answer {
                 Some(found) => found?,
                 None => session.page(window, filter, &topics, size).await?,
             };
@@ -235,13 +239,15 @@ async fn fill(
             }
             budget.spend(found.len());
             let is_whole = found.len() < rows && !cut;
+            // What was read ahead may have waited for as long as an outage lasts.
+            let age = found_at.elapsed();
             let mut at = window.after;
             for row in &found {
                 let seq: i64 = row.try_get(0)?;
                 assert!(seq > at && seq <= window.end, "a leaf is read in ascending order, inside of its window");
                 if let Some(chosen) = selection.choose(row, interner)? {
                     let (topic, name) = (interner.text(chosen.topic).clone(), interner.text(chosen.name).clone());
-                    if !gathered.take(row, &chosen, topic, name)? {
+                    if !gathered.take(row, &chosen, age, topic, name)? {
                         rounds.pass(at);
                         return Ok(true);
                     }

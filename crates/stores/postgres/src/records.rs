@@ -82,8 +82,16 @@ impl Gathered {
         self.weight.checked_div(self.records.len())
     }
 
-    /// Adds a record, unless the page is full, or it is too heavy for a page that has others: then `false`.
-    pub(crate) fn take(&mut self, row: &Row, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<bool> {
+    /// Adds a record, unless the page is full, or it is too heavy for a page that has others: then `false`. `age` is how long
+    /// ago the row was read, which is what it says the time was.
+    pub(crate) fn take(
+        &mut self,
+        row: &Row,
+        chosen: &Chosen<'_>,
+        age: Duration,
+        topic: Arc<str>,
+        name: Arc<str>,
+    ) -> Work<bool> {
         let key = chosen.key.unwrap_or_default();
         let headers = row.try_get::<_, Option<&[u8]>>(9)?.unwrap_or_default();
         let payload: &[u8] = row.try_get(10)?;
@@ -102,17 +110,17 @@ impl Gathered {
         self.pieces.push(ends);
         let round = u32::try_from(self.rounds.len() - 1).expect("a page has few rounds");
         self.places.push((round, row.try_get(0)?));
-        self.records.push(self.record(row, chosen, topic, name)?);
+        self.records.push(self.record(row, chosen, age, topic, name)?);
         Ok(true)
     }
 
     /// The record without its bytes; they follow when the buffer is complete.
-    fn record(&self, row: &Row, chosen: &Chosen<'_>, topic: Arc<str>, name: Arc<str>) -> Work<Record> {
+    fn record(&self, row: &Row, chosen: &Chosen<'_>, age: Duration, topic: Arc<str>, name: Arc<str>) -> Work<Record> {
         let instant =
             |column| Ok::<_, tokio_postgres::Error>(row.try_get::<_, Option<Instant>>(column)?.map(|at| at.0));
         let (deliver_at, expires_at) = (instant(6)?, instant(7)?);
         // Only a record that needs the time has it.
-        let now = instant(11)?.unwrap_or(chosen.enqueued_at);
+        let now = instant(11)?.map_or(chosen.enqueued_at, |then| then.saturating_add(age));
         Ok(Record {
             envelope: Envelope {
                 id: MessageId(chosen.id),

@@ -4,6 +4,9 @@
 //! out the same transaction ids again, and a connection is what a crash surely breaks. The session therefore has a number
 //! and holds an advisory lock on it; every cursor that was made here carries the number, and a cursor whose session is
 //! over counts only if it is the one that was persisted.
+//!
+//! A session that does not answer is over as well ([`crate::silence`]): what stands between may keep the connection alive long
+//! after the server has gone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 use futures_util::{TryStreamExt, future::try_join};
@@ -20,24 +24,32 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use uuid::Uuid;
 
 use crate::{
-    access::Access,
+    access::{Access, Driven},
     cursor::Identity,
+    db::Parameters,
     dialect::{LEAVES, Postgres},
-    error::Work,
+    error::{Fault, Work},
     observe,
     planted::Plant,
+    pooler,
     rounds::{Filter, Observed, Rebase, Watched, Window},
+    silence::Silence,
     snapshot::Snapshot,
     together::Together,
 };
 
-/// Guards the plan of a leaf that has no statistics: one range of its index, and no planning per page.
+/// Guards the plan of a leaf that has no statistics: one range of its index, and no planning per page. And no limits of time
+/// but our own, whatever the database or the role has for a default: a page that was cancelled is asked for again from the same
+/// place, and the end of the session costs every lane its lease. The last two are not known to every version.
 const SETTINGS: &str = "
 SET enable_seqscan = off;
 SET enable_bitmapscan = off;
 SET enable_sort = off;
 SET plan_cache_mode = force_generic_plan;
-SET default_transaction_isolation = 'read committed'";
+SET default_transaction_isolation = 'read committed';
+SET statement_timeout = 0;
+SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
+SELECT set_config('idle_session_timeout', '0', false) WHERE current_setting('idle_session_timeout', true) IS NOT NULL";
 
 /// What the bounds of the reader rest on.
 pub(crate) const SEQUENCE: &str = "
@@ -123,11 +135,15 @@ pub(crate) struct Found {
     pub(crate) rows: Vec<Row>,
     /// Whether it ends where it does because of its bytes.
     pub(crate) cut: bool,
+    /// When it was complete. What it says of the time was true then.
+    pub(crate) at: Instant,
 }
 
 /// A live session.
 pub(crate) struct Session {
     client: Client,
+    connection: Driven,
+    silence: Silence,
     dialect: Postgres,
     plant: Plant,
     pub(crate) number: u64,
@@ -148,7 +164,9 @@ pub(crate) struct Session {
 impl Session {
     /// Connects, and refuses what a reader must not be connected to.
     pub(crate) async fn connect(access: &Access, dialect: &Postgres, plant: Plant) -> Work<Arc<Self>> {
-        let client = access.client().await?;
+        let (client, connection) = access.driven().await?;
+        // First of all: what follows would be set for whoever gets the server's session next.
+        pooler::refuse(&client, access).await?;
         client.batch_execute(SETTINGS).await?;
         let prepare = async |sql: &str| client.prepare(&dialect.render(sql)).await;
         let snapshot = prepare(observe::SNAPSHOT).await?;
@@ -178,6 +196,8 @@ impl Session {
         let dialect = dialect.clone();
         Ok(Arc::new(Self {
             client,
+            connection,
+            silence: Silence::new(),
             dialect,
             plant,
             number,
@@ -195,7 +215,24 @@ impl Session {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.silence.is_over()
+    }
+
+    /// Waits for what was asked. If there is no answer, everybody's questions end with the connection.
+    async fn answer<T>(&self, asking: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Work<T> {
+        let answer = self.silence.answer(async { asking.await.map_err(Fault::from) }).await;
+        self.end_if_silent(&answer);
+        answer
+    }
+
+    fn end_if_silent<T>(&self, answer: &Work<T>) {
+        if answer.as_ref().is_err_and(Fault::is_silence) {
+            self.connection.end();
+        }
+    }
+
+    async fn one(&self, statement: &Statement, parameters: Parameters<'_>) -> Work<Row> {
+        self.answer(self.client.query_one(statement, parameters)).await
     }
 
     /// What opens a round, in the order that it must have: the snapshot, then the last number, then the next id. `None`:
@@ -209,8 +246,7 @@ impl Session {
             return self.observe_wrongly().await.map(Some);
         }
         let ((target, last), next) = if self.busy.load(Ordering::Relaxed) {
-            let next = async { Ok(self.client.query_one(&self.next, &[]).await?) };
-            let (seen, next) = try_join(self.look(), next).await?;
+            let (seen, next) = try_join(self.look(), self.one(&self.next, &[])).await?;
             (seen, Some(next))
         } else {
             let look = |lanes: Vec<()>| -> BoxFuture<'_, Work<_>> {
@@ -225,13 +261,13 @@ impl Session {
         }
         let next = match next {
             Some(next) => next,
-            None => self.client.query_one(&self.next, &[]).await?,
+            None => self.one(&self.next, &[]).await?,
         };
         Ok(Some(Observed { target, last, next: low_half(next.try_get(0)?) }))
     }
 
     async fn look(&self) -> Work<(Snapshot, i64)> {
-        let row = self.client.query_one(&self.look, &[]).await?;
+        let row = self.one(&self.look, &[]).await?;
         refuse_standby(row.try_get(1)?)?;
         Ok((row.try_get(0)?, row.try_get(2)?))
     }
@@ -240,12 +276,12 @@ impl Session {
     /// mistake shows itself soon.
     async fn observe_wrongly(&self) -> Work<Observed> {
         let pause = || tokio::time::sleep(std::time::Duration::from_millis(8));
-        let early = self.client.query_one(&self.last, &[]).await?;
+        let early = self.one(&self.last, &[]).await?;
         if self.plant.is(Plant::LastBeforeTarget) {
             pause().await;
         }
         let target = self.target().await?;
-        let early_next = self.client.query_one(&self.next, &[]).await?;
+        let early_next = self.one(&self.next, &[]).await?;
         if self.plant.is(Plant::NextBeforeLast) {
             pause().await;
         }
@@ -261,21 +297,20 @@ impl Session {
     }
 
     async fn target(&self) -> Work<Snapshot> {
-        let row = self.client.query_one(&self.snapshot, &[]).await?;
+        let row = self.one(&self.snapshot, &[]).await?;
         refuse_standby(row.try_get(1)?)?;
         Ok(row.try_get(0)?)
     }
 
     async fn observe_behind(&self, target: Snapshot) -> Work<Observed> {
-        let (last, next) =
-            try_join(self.client.query_one(&self.last, &[]), self.client.query_one(&self.next, &[])).await?;
+        let (last, next) = try_join(self.one(&self.last, &[]), self.one(&self.next, &[])).await?;
         Ok(Observed { target, last: last.try_get(0)?, next: low_half(next.try_get(0)?) })
     }
 
     /// What a rebase is made from, in the order that it must have.
     pub(crate) async fn observe_for_rebase(&self) -> Work<Rebase> {
         let target = self.target().await?;
-        let row = self.client.query_one(&self.dialect.render(STORED), &[]).await?;
+        let row = self.answer(self.client.query_one(&self.dialect.render(STORED), &[])).await?;
         if row.try_get::<_, i64>(2)? < i64::try_from(LEAVES).expect("few") {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -290,16 +325,16 @@ impl Session {
 
     /// What raises the bounds of stragglers, in the order that it must have.
     pub(crate) async fn watch(&self) -> Work<Watched> {
-        let last = self.client.query_one(&self.last, &[]).await?.try_get(0)?;
+        let last = self.one(&self.last, &[]).await?.try_get(0)?;
         let (mut holders_of_ids, mut holders_of_sequence) = (BTreeMap::new(), BTreeSet::new());
-        for row in self.client.query(&self.locks, &[]).await? {
+        for row in self.answer(self.client.query(&self.locks, &[])).await? {
             let holder: String = row.try_get(0)?;
             match row.try_get::<_, Option<i64>>(1)? {
                 Some(xid) => drop(holders_of_ids.insert(low_half(xid), holder)),
                 None => drop(holders_of_sequence.insert(holder)),
             }
         }
-        let still = self.client.query_one(&self.snapshot, &[]).await?.try_get(0)?;
+        let still = self.one(&self.snapshot, &[]).await?.try_get(0)?;
         Ok(Watched { last, holders_of_ids, holders_of_sequence, still })
     }
 
@@ -321,7 +356,7 @@ impl Session {
             Filter::Rebase { base, before } => {
                 let nothing = (Snapshot::empty(), 0);
                 let (target, pos) = before.target.as_ref().unwrap_or(&nothing);
-                let statement = self.client.prepare(&self.dialect.render(&rebase(*leaf))).await?;
+                let statement = self.answer(self.client.prepare(&self.dialect.render(&rebase(*leaf)))).await?;
                 let parameters: [&(dyn ToSql + Sync); 8] = [after, end, base, &before.hi, pos, target, topics, &limit];
                 self.gather(&statement, &parameters, size).await
             }
@@ -330,22 +365,28 @@ impl Session {
 
     /// Takes rows as they come, and no more once they are heavy enough: what is still on its way is read off the connection
     /// and dropped.
-    async fn gather(&self, statement: &Statement, parameters: &[&(dyn ToSql + Sync)], size: Size) -> Work<Found> {
-        let mut answer = pin!(self.client.query_raw(statement, parameters.iter().copied()).await?);
-        let (mut rows, mut bytes) = (Vec::new(), 0);
-        while let Some(row) = answer.try_next().await? {
-            bytes += row.raw_size_bytes();
-            rows.push(row);
-            if bytes > size.bytes {
-                return Ok(Found { rows, cut: true });
+    async fn gather(&self, statement: &Statement, parameters: Parameters<'_>, size: Size) -> Work<Found> {
+        let gathering = async {
+            let mut answer = pin!(self.client.query_raw(statement, parameters.iter().copied()).await?);
+            let (mut rows, mut bytes, mut cut) = (Vec::new(), 0, false);
+            while let Some(row) = answer.try_next().await? {
+                bytes += row.raw_size_bytes();
+                rows.push(row);
+                if bytes > size.bytes {
+                    cut = true;
+                    break;
+                }
             }
-        }
-        Ok(Found { rows, cut: false })
+            Ok::<_, Fault>(Found { rows, cut, at: Instant::now() })
+        };
+        let found = self.silence.page(gathering, |found| !found.cut).await;
+        self.end_if_silent(&found);
+        found
     }
 
     /// Epoch and cursor of a lane as they are persisted.
     pub(crate) async fn newest(&self, route: &str, number: u32) -> Work<Option<(u64, Vec<u8>)>> {
-        let row = self.client.query_opt(&self.newest, &[&route, &i64::from(number)]).await?;
+        let row = self.answer(self.client.query_opt(&self.newest, &[&route, &i64::from(number)])).await?;
         row.map(|row| Ok((row.try_get::<_, i64>(0)?.cast_unsigned(), row.try_get(1)?))).transpose()
     }
 }

@@ -86,6 +86,8 @@ pub(crate) async fn settle(db: &Db<'_>, lease: &Lease, settlement: &Settlement) 
 /// What a new owner must know first.
 pub(crate) async fn resume(db: &Db<'_>, lease: &Lease) -> Work<Resumed> {
     let cursor = Checkpoint::of(db, lease).await?.cursor;
+    // However many lines there are, all of them are counted.
+    db.take_time().await?;
     Ok(Resumed { cursor, blocked: due::blocked(db, lease).await? })
 }
 

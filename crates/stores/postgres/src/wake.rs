@@ -19,7 +19,7 @@ use std::{
 
 use postrider_core::Result;
 use tokio::sync::{Notify, watch};
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, types::Type};
 
 use crate::{
     access::Access,
@@ -37,8 +37,9 @@ const NOTIFY_EVERY_MAX: Duration = Duration::from_millis(20);
 /// Commits per second from which on announcements become rarer, and from which on they are as rare as they get.
 const BUSY: std::ops::Range<f64> = 2_250.0..3_250.0;
 
-/// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone: where a pooler
-/// stands between, the next one on the same connection may be somebody else's.
+/// A hint need not survive a crash, so its commit does not wait for the disk. For this transaction alone, and not prepared:
+/// where a pooler stands between, the next one on the same connection may be somebody else's, and the next one here may be on
+/// another.
 const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')";
 
 /// How long to wait before a lost connection is tried again, at most.
@@ -178,7 +179,6 @@ async fn announce(access: Access, channel: String, asked: Weak<Asked>) {
 /// Until the connection is lost or the last handle is gone.
 async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>) -> Work<()> {
     let client = access.client().await?;
-    let statement = client.prepare(NOTIFY).await?;
     let (mut rate, mut announced_at) = (0.0, Instant::now());
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
@@ -188,7 +188,7 @@ async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>) -> Wor
         let since = std::mem::replace(&mut announced_at, Instant::now()).elapsed();
         rate = smoothed(rate, commits, since);
         if waited.is_ok() {
-            client.execute(&statement, &[&channel]).await?;
+            client.execute_typed(NOTIFY, &[(&channel, Type::TEXT)]).await?;
             tokio::time::sleep(pause_at(rate)).await;
         }
     }

@@ -214,7 +214,7 @@ async fn a_pooler_in_between_is_noticed() {
     let server = OwnServer::start(&[("password_encryption", "md5")]);
     let direct = server.url("127.0.0.1", "");
     migrations::up(&direct, &Postgres::default(), &Actor::new("tests")).await.unwrap();
-    let pooler = server.pooler();
+    let pooler = server.pooler("transaction");
     let store = PostgresStore::builder(&pooler.url()).migrate(false).connections_max(1).open().await.unwrap();
     let found = findings(&store, Thresholds::default()).await;
     assert_eq!(codes(&found), ["pooler", "listen-broken"]);

@@ -528,16 +528,22 @@ async fn a_server_that_falls_silent_is_given_up_and_found_again() {
     let through = url().replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
     let store = PostgresStore::builder(&through).schema(post.place.schema()).open().await.unwrap();
     let node = node();
-    // Two connections of the pool are known to work.
+    // Two connections of the pool are known to work, and that of the reader.
     let (one, other) = tokio::join!(store.heartbeat(&node), store.acquire(&post.lease.lane, &node));
     assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+    store.read(&post.lease, &post.cursor, WHOLE).await.unwrap();
+    let sent = post.commit(3).await;
     proxy.set(Traffic::Silent);
     let asked_at = std::time::Instant::now();
     let lane = LaneId { route: "r".into(), number: 0 };
     let settlement = Settlement { number: 1, ..Settlement::default() };
-    let (beat, acquired, settled) =
-        tokio::join!(store.heartbeat(&node), store.acquire(&lane, &node), store.settle(&post.lease, &settlement));
-    for error in [beat.err(), acquired.err(), settled.err()] {
+    let (beat, acquired, settled, read) = tokio::join!(
+        store.heartbeat(&node),
+        store.acquire(&lane, &node),
+        store.settle(&post.lease, &settlement),
+        store.read(&post.lease, &post.cursor, WHOLE)
+    );
+    for error in [beat.err(), acquired.err(), settled.err(), read.err()] {
         let error = error.expect("nobody answers");
         assert!(error.is_transient() && error.kind() == ErrorKind::Unavailable, "{error:?}");
     }
@@ -547,6 +553,81 @@ async fn a_server_that_falls_silent_is_given_up_and_found_again() {
     let before = proxy.connections();
     store.heartbeat(&node).await.unwrap();
     assert!(proxy.connections() > before, "by a new connection");
+    let before = proxy.connections();
+    let page = store.read(&post.lease, &post.cursor, WHOLE).await.unwrap();
+    assert!(proxy.connections() > before, "and the log in a new session");
+    assert_eq!(page.records.iter().map(|record| record.envelope.id).collect::<Vec<_>>(), sent);
+}
+
+/// Waits until a connection of this name has waited for a lock for so long.
+async fn until_waiting_for(application: &str, waits: i64, time: Duration) {
+    let sql = "SELECT count(*) FROM pg_stat_activity
+                WHERE application_name = $1 AND wait_event_type = 'Lock'
+                  AND clock_timestamp() - query_start > $2::bigint * interval '1 millisecond'";
+    let client = connect().await;
+    let millis = i64::try_from(time.as_millis()).unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while client.query_one(sql, &[&application, &millis]).await.unwrap().get::<_, i64>(0) < waits {
+        assert!(std::time::Instant::now() < deadline, "{waits} of {application} wait for {time:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cancels_long_statements_cancels_neither_reading_nor_retention() {
+    let mut post = Post::new(4).await;
+    post.commit(40).await;
+    post.until_passed(31).await;
+    let application = format!("hurried-{}", uuid::Uuid::now_v7().simple());
+    let hurried = format!("{}?application_name={application}&options=-c%20statement_timeout%3D3s", url());
+    let store = PostgresStore::builder(&hurried).schema(post.place.schema()).open().await.unwrap();
+    store.read(&post.lease, &post.cursor, WHOLE).await.unwrap();
+    let sent = post.commit(3).await;
+    // Both take as long as somebody has the leaves: that of the records to read, and that of the ones to be removed.
+    let mut client = connect().await;
+    let holding = client.transaction().await.unwrap();
+    for leaf in ["log_0", "log_2"] {
+        let hold = format!("LOCK TABLE ONLY \"{}\".{leaf} IN ACCESS EXCLUSIVE MODE", post.place.schema());
+        holding.batch_execute(&hold).await.unwrap();
+    }
+    let reading = tokio::spawn({
+        let (store, lease, cursor) = (store.clone(), post.lease.clone(), post.cursor.clone());
+        async move { store.read(&lease, &cursor, WHOLE).await }
+    });
+    let purging = tokio::spawn(async move { store.purge(Retention::by_age(Duration::ZERO)).await });
+    until_waiting_for(&application, 2, Duration::from_secs(4)).await;
+    holding.rollback().await.unwrap();
+    let page = reading.await.unwrap().unwrap();
+    assert_eq!(page.records.iter().map(|record| record.envelope.id).collect::<Vec<_>>(), sent);
+    assert_eq!(purging.await.unwrap().unwrap(), 15, "the first block; there is no number 0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_expires_while_a_page_that_was_read_ahead_waits_has_expired() {
+    const LIMIT: PageLimit = PageLimit { records: 20, bytes: 1 << 20 };
+    let mut post = Post::new(20).await;
+    let mut client = connect().await;
+    let expires_at: std::time::SystemTime =
+        client.query_one("SELECT clock_timestamp() + interval '2 seconds'", &[]).await.unwrap().get(0);
+    let envelopes: Vec<Envelope> = (0..60)
+        .map(|_| Envelope { expires_at: Some(expires_at.into()), ..Envelope::new("orders", "order.placed", "{}") })
+        .collect();
+    let mut transaction = client.transaction().await.unwrap();
+    transaction.append(&post.store.dialect(), batch(envelopes)).await.unwrap();
+    transaction.commit().await.unwrap();
+    // A full page: the next one is on its way.
+    let page = post.store.read(&post.lease, &post.cursor, LIMIT).await.unwrap();
+    assert_eq!((page.records.len(), page.more), (20, true));
+    post.cursor = page.end;
+    let is_over = "SELECT clock_timestamp() > $1";
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !client.query_one(is_over, &[&expires_at]).await.unwrap().get::<_, bool>(0) {
+        assert!(std::time::Instant::now() < deadline, "time passes");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let page = post.store.read(&post.lease, &post.cursor, LIMIT).await.unwrap();
+    let left: Vec<_> = page.records.iter().map(|record| record.expires_in).collect();
+    assert_eq!(left, [Some(Duration::ZERO); 20]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,6 +28,7 @@ use std::{net::IpAddr, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
 use postrider_core::{Error, Result};
+use tokio::task::AbortHandle;
 use tokio_postgres::{
     Client, Config, Connection, Socket,
     config::{Host, SslMode, TargetSessionAttrs},
@@ -59,6 +60,21 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Access {
     config: Config,
     tls: Tls,
+}
+
+/// Ends a connection when it is dropped, also one on which an answer is owed: a client that is dropped waits for those.
+pub(crate) struct Driven(AbortHandle);
+
+impl Driven {
+    pub(crate) fn end(&self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// Opens one connection by the rules of this store (see the crate's documentation on TLS), for whoever enqueues without
@@ -103,6 +119,12 @@ impl Access {
         let (client, connection) = self.connect().await?;
         tokio::spawn(connection);
         Ok(client)
+    }
+
+    /// The same, until it is ended at the latest.
+    pub(crate) async fn driven(&self) -> Work<(Client, Driven)> {
+        let (client, connection) = self.connect().await?;
+        Ok((client, Driven(tokio::spawn(connection).abort_handle())))
     }
 
     /// What makes the connections of a pool.

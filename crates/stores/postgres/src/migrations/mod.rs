@@ -162,6 +162,7 @@ pub(crate) async fn apply(
     if pending(&db).await?.is_empty() {
         return Ok(Vec::new());
     }
+    db.take_time().await?;
     db.lock("migrations", "").await?;
     let pending = pending(&db).await?;
     // Asked first: making a schema that exists needs the right to make one all the same.

@@ -132,20 +132,21 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// A pooler in front of a server, which hands its sessions out by transaction. It ends with the value.
+/// A pooler in front of a server. It ends with the value.
 pub(crate) struct Pooler {
     child: std::process::Child,
-    port: u16,
+    pub(crate) port: u16,
     _dir: TempDir,
 }
 
 impl OwnServer {
-    pub(crate) fn pooler(&self) -> Pooler {
+    /// One that hands its sessions out by `transaction`, or one that does so by `session`.
+    pub(crate) fn pooler(&self, by: &str) -> Pooler {
         let (dir, port) = (directory(), free_port());
         let here = dir.path().display();
         let settings = format!(
             "[databases]\npostgres = host=127.0.0.1 port={} user=postrider password={PASSWORD}\n[pgbouncer]\n\
-             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {by}\n\
              logfile = {here}/log\nignore_startup_parameters = extra_float_digits\n",
             self.port
         );
