@@ -119,10 +119,12 @@ pub(crate) async fn begin(db: &Db<'_>, route: &str, number: u32, lo: i64, cursor
     Ok(epoch(row.try_get(0)?))
 }
 
-/// Ends a lane: whoever still holds a lease on it is fenced. Its cursor stays, in case the lane comes back.
+/// Ends a lane: whoever still holds a lease on it is fenced. Its cursor stays, in case the lane comes back, and nothing else
+/// does: nobody tidies up behind a lane that is not there.
 pub(crate) async fn end(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
     if let Some(newest) = Checkpoint::newest(db, route, number).await? {
         begin(db, route, number, newest.lo, &newest.cursor).await?;
+        tidy(db, route, number).await?;
     }
     Ok(())
 }

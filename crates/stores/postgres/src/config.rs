@@ -1,9 +1,8 @@
 //! Options of the store, and how it is opened.
 
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use crate::{
     access::Access,
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
+    lanes::Lanes,
     migrations,
     planted::Plant,
     purge::Emptied,
@@ -136,7 +136,7 @@ impl Builder {
             plant: self.plant,
             opened_at: Instant::now(),
             session: tokio::sync::Mutex::new(None),
-            lanes: Mutex::new(HashMap::new()),
+            lanes: Lanes::default(),
             dues: Together::default(),
             emptied: Emptied::default(),
             waker: Waker::new(),

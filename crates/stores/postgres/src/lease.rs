@@ -48,6 +48,10 @@ const LOCK_LANES: &str = "SELECT number FROM {lane} WHERE route = $1 ORDER BY nu
 
 const DROP_LANE: &str = "DELETE FROM {lane} WHERE route = $1 AND number = $2";
 
+const FORGET_REPLAY: &str = "
+DELETE FROM {checkpoint}
+ WHERE route = $1 AND EXISTS (SELECT 1 FROM {route} WHERE name = $1 AND replay_of IS NOT NULL)";
+
 const ADD_LANE: &str = "INSERT INTO {lane} (route, number, epoch) VALUES ($1, $2, $3)";
 
 const LANES: &str = "
@@ -140,11 +144,13 @@ async fn lane_numbers(db: &Db<'_>, route: &str) -> Work<Vec<u32>> {
     rows.iter().map(|row| Ok(unsigned(row.try_get(0)?))).collect()
 }
 
-/// Removes the lanes of a route and fences whoever owns one. Under the route's lock.
+/// Removes the lanes of a route and fences whoever owns one. Under the route's lock. Of a replay nothing stays: its name is
+/// never given again, and who has no checkpoint is fenced too.
 pub(crate) async fn drop_lanes(db: &Db<'_>, route: &str) -> Work<()> {
     for number in lane_numbers(db, route).await? {
         drop_lane(db, route, number).await?;
     }
+    db.execute(FORGET_REPLAY, &[&route]).await?;
     Ok(())
 }
 

@@ -61,6 +61,7 @@ mod quote;
 
 mod ahead;
 mod cursor;
+mod lanes;
 mod log;
 mod observe;
 mod origin;
@@ -98,9 +99,8 @@ mod together;
 mod values;
 
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -114,6 +114,7 @@ use postrider_core::{
 use crate::{
     access::Access,
     error::{Fault, Work},
+    lanes::Lanes,
     planted::Plant,
     read::Remembered,
     session::Session,
@@ -147,7 +148,7 @@ struct Inner {
     plant: Plant,
     opened_at: Instant,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
-    lanes: Mutex<HashMap<LaneId, Remembered>>,
+    lanes: Lanes<Remembered>,
     /// Lanes that ask whether a parked row is due, all at once.
     dues: Together<LaneId, Option<due::Any>>,
     /// What retention need not look at.
@@ -230,13 +231,11 @@ impl PostgresStore {
 
     /// Takes out what is remembered of a lane, if it is for this cursor.
     fn remembered(&self, lease: &Lease, session: &Session, after: &Cursor) -> Option<Remembered> {
-        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.remove(&lease.lane).filter(|lane| lane.is_for(lease, session, after))
+        self.0.lanes.take(lease).filter(|lane| lane.is_for(session, after))
     }
 
     fn remember(&self, lease: &Lease, lane: Remembered) {
-        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.insert(lease.lane.clone(), lane);
+        self.0.lanes.remember(lease, lane);
     }
 
     fn block_bits(&self) -> u32 {

@@ -81,7 +81,9 @@ impl Log for PostgresStore {
         Box::pin(async move {
             let beat =
                 async |client: &mut Object| heartbeat::heartbeat(&Alone::new(client, &self.0.dialect), node).await;
-            self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))
+            let roster = self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))?;
+            self.0.lanes.keep_those_of(&roster);
+            Ok(roster)
         })
     }
 

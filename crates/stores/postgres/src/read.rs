@@ -16,7 +16,7 @@ use deadpool_postgres::Object;
 use postrider_core::{
     Error,
     admin::Actor,
-    lease::{Epoch, Lease},
+    lease::Lease,
     log::{Cursor, Page, PageLimit},
 };
 
@@ -50,7 +50,6 @@ const RAISE_EVERY: Duration = Duration::from_millis(500);
 
 /// What is remembered of a lane between two reads.
 pub(crate) struct Remembered {
-    epoch: Epoch,
     session: u64,
     end: Cursor,
     rounds: Rounds,
@@ -90,8 +89,8 @@ pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, l
 
 impl Remembered {
     /// Whether this is what was remembered for exactly this cursor.
-    pub(crate) fn is_for(&self, lease: &Lease, session: &Session, after: &Cursor) -> bool {
-        self.epoch == lease.epoch && self.session == session.number && self.end == *after
+    pub(crate) fn is_for(&self, session: &Session, after: &Cursor) -> bool {
+        self.session == session.number && self.end == *after
     }
 }
 
@@ -123,7 +122,6 @@ async fn load(
         rebase(store, session, lease, position).await?
     };
     Ok(Remembered {
-        epoch: lease.epoch,
         session: session.number,
         end: after.clone(),
         rounds,

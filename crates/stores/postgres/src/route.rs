@@ -29,12 +29,17 @@ INSERT INTO {route} (name, topics, ordering, lanes, replay_of, replay_filter, re
 VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (name) DO UPDATE SET topics = $2, ordering = $3, lanes = $4";
 
-/// A replay that has ended stays known only as long as it has dead rows, for the operator.
+/// A replay that has ended stays known only as long as it has dead rows, for the operator. Its name is never given again, so
+/// its checkpoints go with it.
 const DROP_EMPTY_REPLAYS: &str = "
-DELETE FROM {route} AS route
- WHERE replay_of IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = route.name)
-   AND NOT EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = route.name)";
+WITH gone AS (DELETE FROM {route} AS route
+               WHERE replay_of IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = route.name)
+                 AND NOT EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = route.name)
+              RETURNING name)
+DELETE FROM {checkpoint} AS checkpoint
+ USING gone
+ WHERE checkpoint.route = gone.name";
 
 /// A route or replay.
 pub(crate) struct Route {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, ParkedFilter, StoreAdmin},
+    admin::{Actor, ParkedFilter, ReplaySpec, StoreAdmin},
     enlist::Enlist,
     envelope::{Envelope, MessageId},
-    lease::{LaneId, Lease, Node, NodeId, Order, RouteSpec, Start},
+    lease::{LaneId, Lease, Node, NodeId, Order, ReplayFilter, RouteSpec, Start},
     log::{Cursor, Log, Page, PageLimit, RecordRef, Retention, Settlement},
     parked::{Cause, Parked},
     topic::TopicFilter,
@@ -628,6 +628,52 @@ async fn what_expires_while_a_page_that_was_read_ahead_waits_has_expired() {
     let page = post.store.read(&post.lease, &post.cursor, LIMIT).await.unwrap();
     let left: Vec<_> = page.records.iter().map(|record| record.expires_in).collect();
     assert_eq!(left, [Some(Duration::ZERO); 20]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_ended_leaves_no_checkpoints_behind() {
+    let mut post = Post::new(20).await;
+    let actor = Actor::new("tests");
+    let settle_often = async |store: &PostgresStore, lease: &Lease| {
+        let cursor = store.resume(lease).await.unwrap().cursor;
+        for number in 1..=10 {
+            let page = store.read(lease, &cursor, PageLimit { records: 1, bytes: 1 << 20 }).await.unwrap();
+            let settlement = Settlement { number, advance: Some((page.marks)(1)), ..Settlement::default() };
+            store.settle(lease, &settlement).await.unwrap();
+        }
+    };
+    let client = connect().await;
+    let count = format!("SELECT count(*) FROM \"{}\".checkpoint WHERE route = $1", post.place.schema());
+    let checkpoints = async |route: &str| -> i64 { client.query_one(&count, &[&route]).await.unwrap().get(0) };
+    post.commit(20).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
+    for is_cancelled in [false, true] {
+        let name = post.store.replay(&spec, &actor).await.unwrap();
+        let lane = LaneId { route: name.clone(), number: 0 };
+        let lease = post.store.acquire(&lane, &node()).await.unwrap().unwrap();
+        settle_often(&post.store, &lease).await;
+        assert!(checkpoints(&name).await > 10);
+        if is_cancelled {
+            post.store.cancel_replay(&name, &actor).await.unwrap();
+        } else {
+            assert!(post.store.finish(&lease).await.unwrap());
+        }
+        assert_eq!(checkpoints(&name).await, 0, "the name of a replay is never given again");
+        let settlement = Settlement { number: 11, ..Settlement::default() };
+        assert!(
+            post.store.settle(&lease, &settlement).await.unwrap_err().is_fenced(),
+            "its owner is fenced all the same"
+        );
+    }
+
+    let lease = take(&post.store, "other").await;
+    settle_often(&post.store, &lease).await;
+    assert!(checkpoints("other").await > 10);
+    post.store.drop_route("other", &actor).await.unwrap();
+    assert_eq!(checkpoints("other").await, 1, "what a former owner runs into");
 }
 
 #[tokio::test(flavor = "multi_thread")]
