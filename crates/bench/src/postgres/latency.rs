@@ -1,7 +1,9 @@
 //! From commit to publish: producers at a fixed rate here, the relay in another process, hints after each commit.
 //!
 //! A message counts from the moment at which its `COMMIT` is sent to that at which the publisher is called with it. Both are
-//! read from the clock of the machine that both processes share. Producers keep a schedule, and do not wait for the relay.
+//! read from the clock of the machine that both processes share. Producers keep a schedule, and do not wait for the relay. A
+//! message that was never published counts as one that was published when the relay was asked to end: it took that long at
+//! least, and a relay that stands still must not look like a fast one.
 
 use std::{
     collections::HashMap,
@@ -19,6 +21,9 @@ use tokio::time::Instant;
 
 use super::{fixtures, process::RelayProcess, server::Server};
 use crate::{measure::median, relay::OrderPlaced};
+
+/// What was committed so shortly before the relay was asked to end may be left to the next owner.
+const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
 
 /// Connections that produce.
 const CONNECTIONS: u32 = 16;
@@ -59,17 +64,37 @@ pub(crate) async fn run(server: &Server, rates: &[u32], lasts: Duration, rounds:
 pub(crate) async fn at_rate(server: &Server, schema: &str, rate: u32, lasts: Duration) -> Result<Vec<f64>> {
     let relay = RelayProcess::start(&server.url, schema, "latency", None).await?;
     let committed = produce(server, schema, rate, lasts).await?;
-    let published: HashMap<u64, SystemTime> = relay.finish().await?.published.into_iter().collect();
-    let mut latencies = Vec::with_capacity(committed.len());
-    for (number, at) in committed {
-        // The last ones may be left to the next owner when the relay is asked to end.
-        if let Some(published) = published.get(&number) {
-            latencies.push(published.duration_since(at).unwrap_or_default().as_secs_f64() * 1000.0);
-        }
+    let ended_at = SystemTime::now();
+    let published = relay.finish().await?.published.into_iter().collect();
+    let (latencies, missing) = latencies(&committed, &published, ended_at);
+    if missing > 0 {
+        eprintln!("  {missing} of {} messages were not published before the relay was asked to end", committed.len());
     }
     ensure!(!latencies.is_empty(), "nothing arrived");
-    latencies.sort_by(f64::total_cmp);
     Ok(latencies)
+}
+
+/// Milliseconds from commit to publish, ascending, and how many messages among them were never published.
+fn latencies(
+    committed: &[(u64, SystemTime)],
+    published: &HashMap<u64, SystemTime>,
+    ended_at: SystemTime,
+) -> (Vec<f64>, usize) {
+    let (mut latencies, mut missing) = (Vec::with_capacity(committed.len()), 0);
+    for (number, at) in committed {
+        let until = |end: SystemTime| end.duration_since(*at).unwrap_or_default();
+        let took = match published.get(number) {
+            Some(published) => until(*published),
+            None if until(ended_at) <= LEFT_BEHIND_MAX => continue,
+            None => {
+                missing += 1;
+                until(ended_at)
+            }
+        };
+        latencies.push(took.as_secs_f64() * 1000.0);
+    }
+    latencies.sort_by(f64::total_cmp);
+    (latencies, missing)
 }
 
 /// Numbers of messages and when their commit was sent.
@@ -117,4 +142,21 @@ pub(crate) async fn produce(
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let index = ((values.len() - 1) as f64 * share).round() as usize;
     values[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_stands_still_is_slow() {
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let committed: Vec<_> = (0..60).map(|second| (second, at(second))).collect();
+        // Nothing goes on from second 5 on.
+        let published = (0..5).map(|second| (second, at(second) + Duration::from_millis(2))).collect();
+        let (latencies, missing) = latencies(&committed, &published, at(60));
+        assert_eq!((missing, latencies.len()), (54, 59), "the one of the last second may be left behind");
+        assert_eq!((latencies[0], latencies.last()), (2.0, Some(&55_000.0)));
+    }
 }
