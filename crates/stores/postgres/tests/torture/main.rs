@@ -40,7 +40,7 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
     // How much of what happened is a matter of the machine; that the run was worth something is not. At least one of each is
     // done on purpose, whatever chance does.
-    assert!(verdict.committed > 1_000 && counts.takes > 3, "{counts:?}");
+    assert!(verdict.committed > 1_000 && counts.takes > 3 && counts.prepared > 0, "{counts:?}");
     assert!(counts.bulks > 0, "one transaction of {} messages at least: {counts:?}", world.load.bulk);
     assert!(counts.fenced > 0 && counts.killed > 0 && counts.purged > 0, "{counts:?}");
 }
