@@ -29,7 +29,7 @@ use futures_util::{FutureExt, StreamExt};
 use postrider_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{consumer::Source, left::Left, sequence::Sequence};
+use crate::{consumer::Source, copies::Copies, left::Left, sequence::Sequence};
 
 /// How much later than `ack_wait` a server may be with what it sends again.
 const LATE: Duration = Duration::from_millis(500);
@@ -168,6 +168,11 @@ impl Fetched {
     /// The consumer that is received by.
     pub(crate) fn consumer(&self) -> &PullConsumer {
         &self.consumer
+    }
+
+    /// Notes for the copies that this consumer sends. No more are on their way than after a lost connection.
+    pub(crate) fn copies(&self) -> Copies {
+        Copies::new(self.consumer.cached_info().config.ack_wait, self.settled_after)
     }
 
     /// Looks for the consumer if it may be gone, and asks now and then how far it is. Dropped, it goes on with the next call.

@@ -9,9 +9,10 @@
 //!
 //! **What is sent.** The subject is the topic, behind a prefix if there is one (`shop.order.placed`). The event travels in
 //! the binary mode of CloudEvents: the payload is the message, the attributes are `ce-` headers (percent-encoded as over
-//! HTTP) and `content-type`. `Nats-Msg-Id` is the message id, with the prefix and the name of a replay behind it, so that
-//! what is published again inside the stream's window of duplicates is stored once, while a second route or a replay, which
-//! are meant to deliver again, are not taken for duplicates.
+//! HTTP) and `content-type`. `Nats-Msg-Id` is the message id, with the subject and the name of a replay behind it, so that
+//! what is published again inside the stream's window of duplicates is stored once, while a replay, or a second route that
+//! publishes to another subject of the stream, is meant to deliver again and is not taken for a duplicate. Two routes that
+//! publish one message to the same subject of the same stream store it once.
 //!
 //! **Durable** means: the stream has acknowledged it. How much that is worth is the stream's own setting: a stream with one
 //! replica loses what its disk loses, and a server acknowledges before it syncs unless `sync_interval: always` is set.
@@ -38,6 +39,7 @@
 mod access;
 mod connect;
 mod consumer;
+mod copies;
 mod error;
 mod fetch;
 mod left;

@@ -1,8 +1,9 @@
 //! The subscriber: a durable pull consumer of one stream, read in the order of the stream.
 //!
 //! Messages are fetched ahead, up to a bound, into a buffer that outlives a `receive`, so a `receive` that is dropped takes
-//! nothing with it. What is neither acknowledged nor rejected comes again when the consumer's `ack_wait` is over; a
-//! subscriber that is dropped gives back at once what it has, and what was just on its way to it comes after `ack_wait`.
+//! nothing with it. What is neither acknowledged nor rejected comes again when the consumer's `ack_wait` is over; the
+//! [copies](crate::copies) that a server sends because a handler is slower than that are left out. A subscriber that is closed, or
+//! dropped in a runtime that goes on, gives back at once what it has, and what was just on its way to it comes after `ack_wait`.
 //!
 //! Several subscribers of one consumer share its messages, which leaves no order over keys; one alone receives them in order.
 //! The first delivery of messages is in order, also through a lost connection: if deliveries were lost with it, nothing newer
@@ -19,23 +20,32 @@ use std::{
     time::Duration,
 };
 
-use async_nats::jetstream::{
-    self, AckKind,
-    consumer::{AckPolicy, pull},
-    message::Acker,
+use async_nats::{
+    datetime::DateTime,
+    jetstream::{
+        self, AckKind,
+        consumer::{AckPolicy, pull},
+        message::Acker,
+    },
 };
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result, cloudevents,
     envelope::Envelope,
     transport::{Delivery, Receipt, Requeue, Subscriber},
 };
-use tokio::{runtime::Handle, sync::Mutex, task::spawn_blocking, time};
+use tokio::{
+    runtime::Handle,
+    sync::{Mutex, watch},
+    task::{JoinHandle, spawn_blocking},
+    time::{self, error::Elapsed},
+};
 
 use crate::{
     access::Access,
     connect::Connection,
     consumer::Source,
+    copies::{Arrival, Copies, Stored},
     fetch::{Fetched, connections, failed},
     mapping,
 };
@@ -54,6 +64,10 @@ pub struct SubscriberBuilder {
 
 impl SubscriberBuilder {
     /// How many messages are fetched ahead at most. Default 256. More of them are in memory, and come again after a crash.
+    /// If handling so many takes longer than the consumer's `ack_wait`, the server sends what waits here a second time. A
+    /// subscriber that is alone leaves those copies out; they cost the network, and deliveries of a consumer with
+    /// `max_deliver`. Several that [share](Self::shared) a consumer get each other's: then fetch fewer ahead, or let `ack_wait`
+    /// be longer.
     #[must_use]
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
@@ -68,8 +82,9 @@ impl SubscriberBuilder {
     }
 
     /// Makes the consumer if there is none of that name, for these subjects (none: all of the stream), from the stream's
-    /// beginning. `ack_wait` is how long a delivery may stay unanswered before it comes again. One that is there is left as
-    /// it is. One that is deleted while it is received by is made again, behind what was acknowledged.
+    /// beginning. `ack_wait` is how long a delivery may stay unanswered before it comes again, and should be longer than
+    /// handling what is [fetched ahead](Self::prefetch) takes. One that is there is left as it is. One that is deleted while
+    /// it is received by is made again, behind what was acknowledged.
     #[must_use]
     pub fn declare(mut self, subjects: &[&str], ack_wait: Duration) -> Self {
         self.declare = Some(pull::Config {
@@ -113,15 +128,22 @@ impl SubscriberBuilder {
             acknowledged: None,
         };
         let fetched = Fetched::new(source, open.client.clone(), self.prefetch, self.shared).await?;
-        let shared = Shared { fetched: Mutex::new(fetched), out: StdMutex::default() };
-        Ok(NatsSubscriber { shared: Arc::new(shared), connection })
+        let out = StdMutex::new(Out::new(&fetched));
+        let shared = Shared { fetched: Mutex::new(fetched), out };
+        Ok(NatsSubscriber { shared: Arc::new(shared), connection, ended: watch::Sender::new(false) })
     }
 }
 
-/// Receives from one consumer. When it is dropped inside a runtime, what it has not answered is given back.
+/// Receives from one consumer.
+///
+/// When it is dropped inside a runtime, what it has not answered is given back, by a task of that runtime which nobody waits for. If
+/// the program or the runtime ends sooner, that comes again only when the consumer's `ack_wait` is over; [`Self::close`] waits
+/// until it is given back.
 pub struct NatsSubscriber {
     shared: Arc<Shared>,
     connection: Connection,
+    /// Whether what it has is given back, or is about to be.
+    ended: watch::Sender<bool>,
 }
 
 struct Shared {
@@ -130,10 +152,19 @@ struct Shared {
 }
 
 /// What is out with the caller, in the order of delivery.
-#[derive(Default)]
 struct Out {
     last: u64,
-    by_receipt: BTreeMap<u64, Acker>,
+    by_receipt: BTreeMap<u64, Held>,
+    copies: Copies,
+    /// When the consumer was made that the copies are of.
+    consumer_made_at: DateTime,
+}
+
+/// A delivery that is out.
+struct Held {
+    acker: Acker,
+    /// Which message it is, if the server says so.
+    stored: Option<Stored>,
 }
 
 impl NatsSubscriber {
@@ -151,17 +182,89 @@ impl NatsSubscriber {
         }
     }
 
+    /// Gives back what was not answered, and waits until that is done, no longer than the `timeout`: then the next subscriber of
+    /// the consumer gets it at once. Afterwards nothing more can be received or answered. If the future is dropped, or the time is
+    /// over, what is not given back comes again when `ack_wait` is over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the server does not answer in time.
+    pub async fn close(&self) -> Result<()> {
+        // It may be closed already.
+        let Some(ending) = self.end() else { return Ok(()) };
+        let in_time = matches!(ending.await, Ok(Ok(())));
+        let late = || failed("give back what was not answered").with("waited_ms", self.connection.timeout.as_millis());
+        in_time.then_some(()).ok_or_else(late)
+    }
+
+    /// Receives until the subscriber is closed.
+    async fn receive_until_closed(&self, max: usize) -> Result<Vec<Delivery>> {
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            biased;
+            () = async { drop(ended.wait_for(|ended| *ended).await) } => Err(failed("receive: the subscriber is closed")),
+            received = self.receive_some(max) => received,
+        }
+    }
+
     async fn receive_some(&self, max: usize) -> Result<Vec<Delivery>> {
         let mut fetched = self.shared.fetched.lock().await;
-        let mut taken = vec![fetched.next().await?];
+        let mut taken = Vec::new();
+        // Ends with one that is no copy, or with an error.
+        while taken.is_empty() {
+            let message = fetched.next().await?;
+            taken.extend(self.shared.out().take(message, &fetched));
+        }
         // From here on nothing waits, so nothing that was taken can be lost.
         while taken.len() < max
             && let Some(message) = fetched.ready()
         {
-            taken.push(message);
+            taken.extend(self.shared.out().take(message, &fetched));
         }
-        let mut out = self.shared.out();
-        Ok(taken.into_iter().map(|message| out.hand_out(message)).collect())
+        Ok(taken)
+    }
+
+    /// Says that these are done with, and waits for the word of the server.
+    async fn confirm(&self, held: &[Held]) -> Result<()> {
+        let Some((last, others)) = held.split_last() else { return Ok(()) };
+        let before = self.connections();
+        let answer = async {
+            for held in others {
+                held.acker.ack().await?;
+            }
+            last.acker.double_ack().await
+        };
+        self.in_time("acknowledge deliveries", answer).await?;
+        if !others.is_empty() && self.connections() != before {
+            return Err(failed("acknowledge deliveries: the connection was lost, and some of them may come again"));
+        }
+        Ok(())
+    }
+
+    /// Begins to give back what was not answered. Nothing if that is done already, or if there is no runtime for it.
+    fn end(&self) -> Option<JoinHandle<Result<(), Elapsed>>> {
+        if self.ended.send_replace(true) {
+            return None;
+        }
+        let runtime = Handle::try_current().ok()?;
+        let (shared, client) = (Arc::clone(&self.shared), self.connection.opened().map(|open| open.client.clone()));
+        let limit = self.connection.timeout;
+        let giving_back = async move {
+            // Who receives has it until nothing is handed out any more.
+            let mut fetched = shared.fetched.lock().await;
+            let out = mem::take(&mut shared.out().by_receipt);
+            let mut back: Vec<Acker> = out.into_values().map(|held| held.acker).collect();
+            back.extend(fetched.end().into_iter().map(|message| message.split().1));
+            // The client says to the server in its own time that this one receives no more. An answer of the server comes
+            // after that; what is given back before would be sent here again.
+            drop(fetched.consumer().get_info().await);
+            // In the old order, because the server hands them out again in the order in which it gets them back.
+            for acker in &back {
+                drop(acker.ack_with(AckKind::Nak(None)).await);
+            }
+            join_all(client.iter().map(async_nats::Client::flush)).await;
+        };
+        // What is not given back in time comes again when `ack_wait` is over.
+        Some(runtime.spawn(time::timeout(limit, giving_back)))
     }
 
     /// Waits no longer than the server may take: a client that has no connection keeps what it is given, until it is full.
@@ -189,15 +292,49 @@ impl Shared {
 }
 
 impl Out {
-    fn hand_out(&mut self, message: jetstream::Message) -> Delivery {
-        let (attempt, identity) = match message.info() {
-            Ok(info) => (u32::try_from(info.delivered).unwrap_or(u32::MAX).max(1), info.stream_sequence.to_string()),
-            Err(_) => (1, String::new()),
+    fn new(fetched: &Fetched) -> Self {
+        let consumer_made_at = fetched.consumer().cached_info().created;
+        Self { last: 0, by_receipt: BTreeMap::new(), copies: fetched.copies(), consumer_made_at }
+    }
+
+    /// Hands a message out, unless it is a copy that nobody needs.
+    fn take(&mut self, message: jetstream::Message, fetched: &Fetched) -> Option<Delivery> {
+        let made_at = fetched.consumer().cached_info().created;
+        if mem::replace(&mut self.consumer_made_at, made_at) != made_at {
+            // What a new consumer sends again it is meant to send again.
+            self.copies = fetched.copies();
+        }
+        let (attempt, stored) = match message.info() {
+            Ok(info) => {
+                (u32::try_from(info.delivered).unwrap_or(u32::MAX).max(1), Some((info.stream_sequence, info.published)))
+            }
+            Err(_) => (1, None),
         };
+        match stored.map_or(Arrival::HandOut, |stored| self.copies.arrives(stored)) {
+            Arrival::HandOut => {}
+            Arrival::LeaveOut => return None,
+            Arrival::AcknowledgeAgain => {
+                // Nothing may wait here. If the client is full, the next copy is as good.
+                drop(message.ack().now_or_never());
+                return None;
+            }
+        }
+        let identity = stored.map(|(number, _)| number.to_string()).unwrap_or_default();
         let (message, acker) = message.split();
         self.last += 1;
-        self.by_receipt.insert(self.last, acker);
-        Delivery { envelope: envelope(message, &identity), receipt: Receipt(self.last), attempt }
+        self.by_receipt.insert(self.last, Held { acker, stored });
+        Some(Delivery { envelope: envelope(message, &identity), receipt: Receipt(self.last), attempt })
+    }
+
+    /// Notes that these are done with, if the server has said so; otherwise they may come again.
+    fn answered(&mut self, held: &[Held], is_known: bool) {
+        for stored in held.iter().filter_map(|held| held.stored) {
+            if is_known {
+                self.copies.done(stored);
+            } else {
+                self.copies.doubt(stored);
+            }
+        }
     }
 }
 
@@ -210,64 +347,50 @@ fn envelope(message: async_nats::Message, identity: &str) -> Envelope {
 
 impl Subscriber for NatsSubscriber {
     fn receive(&self, max: u32) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.receive_some(max.max(1) as usize))
+        Box::pin(self.receive_until_closed(max.max(1) as usize))
     }
 
     /// The server takes the acknowledgements of a connection in order, so the last one is confirmed for all, unless the
     /// connection has changed in between. If the future is dropped or fails, some may come again.
     fn acknowledge(&self, receipts: Vec<Receipt>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let mut ackers: Vec<Acker> = {
+            let held: Vec<Held> = {
                 let mut out = self.shared.out();
                 receipts.iter().filter_map(|receipt| out.by_receipt.remove(&receipt.0)).collect()
             };
-            let Some(last) = ackers.pop() else { return Ok(()) };
-            let before = self.connections();
-            let answer = async {
-                for acker in &ackers {
-                    acker.ack().await?;
-                }
-                last.double_ack().await
-            };
-            self.in_time("acknowledge deliveries", answer).await?;
-            if !ackers.is_empty() && self.connections() != before {
-                return Err(failed("acknowledge deliveries: the connection was lost, and some of them may come again"));
-            }
-            Ok(())
+            let answer = self.confirm(&held).await;
+            self.shared.out().answered(&held, answer.is_ok());
+            answer
         })
     }
 
     fn reject(&self, receipt: Receipt, requeue: Requeue) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let Some(acker) = self.shared.out().by_receipt.remove(&receipt.0) else { return Ok(()) };
-            let kind = match requeue {
-                Requeue::After(Duration::ZERO) => AckKind::Nak(None),
-                Requeue::After(wait) => AckKind::Nak(Some(wait)),
-                Requeue::Never => AckKind::Term,
+            let (held, kind) = {
+                let mut out = self.shared.out();
+                let Some(held) = out.by_receipt.remove(&receipt.0) else { return Ok(()) };
+                let kind = match requeue {
+                    Requeue::After(Duration::ZERO) => AckKind::Nak(None),
+                    Requeue::After(wait) => AckKind::Nak(Some(wait)),
+                    Requeue::Never => AckKind::Term,
+                };
+                // The server counts from when it hears of it, which is later.
+                if let (Requeue::After(wait), Some(stored)) = (requeue, held.stored) {
+                    out.copies.later(stored, wait);
+                }
+                (held, kind)
             };
-            self.in_time("reject a delivery", acker.double_ack_with(kind)).await
+            let answer = self.in_time("reject a delivery", held.acker.double_ack_with(kind)).await;
+            if answer.is_err() || matches!(requeue, Requeue::Never) {
+                self.shared.out().answered(&[held], answer.is_ok());
+            }
+            answer
         })
     }
 }
 
 impl Drop for NatsSubscriber {
     fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        let (shared, client) = (Arc::clone(&self.shared), self.connection.opened().map(|open| open.client.clone()));
-        let (out, limit) = (mem::take(&mut self.shared.out().by_receipt), self.connection.timeout);
-        // What is not given back in time comes again when `ack_wait` is over.
-        runtime.spawn(time::timeout(limit, async move {
-            let mut back: Vec<Acker> = out.into_values().collect();
-            let mut fetched = shared.fetched.lock().await;
-            back.extend(fetched.end().into_iter().map(|message| message.split().1));
-            // The client says to the server in its own time that this one receives no more. An answer of the server comes
-            // after that; what is given back before would be sent here again.
-            drop(fetched.consumer().get_info().await);
-            // In the old order, because the server hands them out again in the order in which it gets them back.
-            for acker in &back {
-                drop(acker.ack_with(AckKind::Nak(None)).await);
-            }
-            join_all(client.iter().map(async_nats::Client::flush)).await;
-        }));
+        drop(self.end());
     }
 }

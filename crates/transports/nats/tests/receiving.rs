@@ -154,6 +154,53 @@ async fn who_shares_a_consumer_goes_on_at_once_after_a_lost_connection() {
     }
 }
 
+/// While a handler takes its time, the server sends again what waits for it. Nobody is to handle that twice, or a handler that is
+/// too slow once would never catch up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_is_slower_than_the_server_waits_receives_everything_once() {
+    const COUNT: usize = 8;
+    let own = Own::new().await;
+    let subscriber = builder(&own).prefetch(32).declare(&[], Duration::from_secs(1)).subscribe().await.unwrap();
+    publish(&own, 0..COUNT).await;
+    let first = receive(&subscriber, 1).await.remove(0);
+    assert_eq!(number(&first), 0);
+    // All of them have been sent once more: as many deliveries again.
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let begun = Instant::now();
+    while stream.consumer_info(CONSUMER).await.unwrap().delivered.consumer_sequence < 2 * COUNT as u64 {
+        assert!(begun.elapsed() < PATIENCE, "the server does not send again what was not answered in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    subscriber.acknowledge(vec![first.receipt]).await.unwrap();
+    assert_eq!(take(&subscriber, COUNT - 1).await, (1..COUNT).collect::<Vec<_>>());
+    publish(&own, COUNT..COUNT + 1).await;
+    assert_eq!(take(&subscriber, 1).await, [COUNT], "what is newer comes next, and nothing twice");
+    // What was left out counts as answered, too.
+    let begun = Instant::now();
+    while stream.consumer_info(CONSUMER).await.unwrap().num_ack_pending > 0 {
+        assert!(begun.elapsed() < PATIENCE, "something is still out");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A program that ends waits for its subscriber, so that the next one does not wait for `ack_wait`.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_closed_subscriber_had_is_there_at_once() {
+    let own = Own::new().await;
+    // Longer than the patience of this test.
+    let declared = || builder(&own).declare(&[], 10 * PATIENCE);
+    let first = declared().subscribe().await.unwrap();
+    publish(&own, 0..4).await;
+    let mut received = 0;
+    while received < 4 {
+        received += receive(&first, 4).await.len();
+    }
+    first.close().await.unwrap();
+    assert!(first.receive(1).await.is_err(), "a subscriber that is closed receives nothing");
+    let next = declared().subscribe().await.unwrap();
+    assert_eq!(take(&next, 4).await, [0, 1, 2, 3]);
+}
+
 /// What a server has given out and not got back is never more than is fetched ahead and was received.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_is_fetched_ahead_than_is_asked_for() {

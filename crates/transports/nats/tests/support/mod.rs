@@ -6,7 +6,7 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use async_nats::jetstream::{self, stream};
 use postrider_core::cloudevents::Received;
@@ -40,8 +40,13 @@ impl Own {
         let client = async_nats::connect(url).await.unwrap();
         let jetstream = jetstream::new(client);
         let name = format!("T{}", uuid::Uuid::now_v7().simple());
-        let config =
-            stream::Config { name: name.clone(), subjects: vec![format!("{name}.>")], ..stream::Config::default() };
+        let config = stream::Config {
+            name: name.clone(),
+            subjects: vec![format!("{name}.>")],
+            // Longer than any test takes, so that whatever is published again in it is recognised.
+            duplicate_window: Duration::from_secs(3_600),
+            ..stream::Config::default()
+        };
         jetstream.create_stream(config).await.unwrap();
         Self { name, jetstream }
     }
