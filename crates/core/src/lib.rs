@@ -35,6 +35,7 @@ pub mod standstill;
 
 pub mod parked;
 
+pub mod missing;
 pub mod transport;
 
 pub mod cloudevents;

@@ -3,8 +3,9 @@
 //! The package's own node is left alone. A node needs a mapper of names beside it (`epmd`), and would start one for the whole
 //! machine and leave it behind; so it is given one of ours, on a port of its own, which ends with the server. How a node is
 //! started is a script in the directory, `program`, which takes a port, another one for the node's tools, and a directory: a
-//! test that needs a server of its own, to kill it, starts another one with it, beside the same mapper. Root hands over to
-//! the user that the package made.
+//! test that needs a server of its own, to kill it, starts another one with it, beside the same mapper. Another script,
+//! `control`, tells such a node something: it takes the port, the directory, and what `rabbitmqctl` takes. Root hands over to the
+//! user that the package made.
 
 use std::{
     fs,
@@ -29,6 +30,9 @@ const USER: &str = "rabbitmq";
 
 /// Where the package puts the server. The one in /usr/sbin would see to user and directory by itself.
 const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+
+/// What tells a node something.
+const TOOL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
 
 /// Where the number of the mapper's process is kept.
 const MAPPER: &str = "epmd.pid";
@@ -67,6 +71,25 @@ cd "$folder"
 exec PROGRAM
 "#;
 
+/// How a node is told something.
+const CONTROL: &str = r#"#!/bin/sh
+# The tool of a RabbitMQ node of one's own: control PORT DIRECTORY ARGUMENT...
+set -eu
+port=$1
+folder=$2
+shift 2
+export HOME="$folder"
+export ERL_EPMD_PORT=MAPPER_PORT
+export ERL_EPMD_ADDRESS=127.0.0.1
+export RABBITMQ_NODENAME="postrider-$port@localhost"
+export RABBITMQ_CONF_ENV_FILE="$folder/environment"
+cd "$folder"
+if [ "$(id -u)" = 0 ]; then
+    exec setpriv --reuid=USER --regid=USER --init-groups RABBITMQCTL "$@"
+fi
+exec RABBITMQCTL "$@"
+"#;
+
 fn up() -> Result<Started> {
     if !Path::new(PROGRAM).exists() {
         install("RabbitMQ", "rabbitmq-server")?;
@@ -74,7 +97,8 @@ fn up() -> Result<Started> {
     let dir = process::directory("rabbitmq")?;
     let ports = free_ports(3)?;
     let (port, tools_port, mapper_port) = (ports[0], ports[1], ports[2]);
-    let program = script(&dir, mapper_port)?;
+    let program = script(&dir, "program", SCRIPT, mapper_port)?;
+    script(&dir, "control", CONTROL, mapper_port)?;
     let mapper = start_mapper(&dir, mapper_port)?;
     fs::write(dir.join(MAPPER), mapper.to_string())?;
     let arguments = [port.to_string(), tools_port.to_string(), dir.display().to_string()];
@@ -82,13 +106,14 @@ fn up() -> Result<Started> {
     process::launch(&program, &arguments, dir.clone(), port, "amqp").inspect_err(|_| drop(process::end(mapper, &dir)))
 }
 
-fn script(dir: &Path, mapper_port: u16) -> Result<PathBuf> {
-    let program = dir.join("program");
-    let filled = [("MAPPER_PORT", mapper_port.to_string()), ("USER", USER.to_owned()), ("PROGRAM", PROGRAM.to_owned())];
-    let text = filled.iter().fold(SCRIPT.to_owned(), |text, (name, value)| text.replace(name, value));
-    fs::write(&program, text)?;
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-    Ok(program)
+fn script(dir: &Path, name: &str, text: &str, mapper_port: u16) -> Result<PathBuf> {
+    let path = dir.join(name);
+    let port = mapper_port.to_string();
+    let filled = [("MAPPER_PORT", &*port), ("USER", USER), ("PROGRAM", PROGRAM), ("RABBITMQCTL", TOOL)];
+    let text = filled.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value));
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
 }
 
 /// Names and ports of nodes on this machine; only loopback is listened on.

@@ -40,6 +40,9 @@ pub(crate) enum Verdict {
 pub(crate) enum State {
     Usable,
     ChannelLost,
+    /// Nothing is wrong with the connection, but the server takes nothing from it at the moment: confirms are missing, and part
+    /// of the messages may not even be written.
+    Blocked,
     ConnectionLost,
 }
 
@@ -112,7 +115,7 @@ pub(crate) async fn send(
 pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(usize, Verdict)>) {
     let returned: HashSet<ShortString> =
         answers.iter().filter_map(|answered| answered.answer.returned()).cloned().collect();
-    let state = state(&answers);
+    let state = state(&answers, blocked);
     // With confirms missing, one that was returned may look like one that was not.
     let doubtful = state != State::Usable && !returned.is_empty();
     let verdict = |Answered { index, id, answer }: Answered| {
@@ -139,12 +142,15 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
     (state, answers.into_iter().map(verdict).collect())
 }
 
-fn state(answers: &[Answered]) -> State {
+fn state(answers: &[Answered], blocked: bool) -> State {
     let of_the_channel = |answer: &Answer| matches!(answer, Answer::Lost(error) if error.is_amqp_soft_error());
+    let lost = |answer: &Answer| matches!(answer, Answer::Lost(_));
     if answers.iter().all(|answered| matches!(answered.answer, Answer::Confirmed { .. })) {
         State::Usable
     } else if answers.iter().any(|answered| of_the_channel(&answered.answer)) {
         State::ChannelLost
+    } else if blocked && !answers.iter().any(|answered| lost(&answered.answer)) {
+        State::Blocked
     } else {
         State::ConnectionLost
     }
@@ -193,10 +199,14 @@ mod tests {
     }
 
     fn answered(answers: Vec<Answer>) -> (State, Vec<Verdict>) {
+        answered_while(false, answers)
+    }
+
+    fn answered_while(blocked: bool, answers: Vec<Answer>) -> (State, Vec<Verdict>) {
         let ids = ["a", "b", "c"];
         let answers = answers.into_iter().enumerate();
         let answers = answers.map(|(index, answer)| Answered { index, id: Some(ids[index].into()), answer }).collect();
-        let (state, verdicts) = conclude(answers, false);
+        let (state, verdicts) = conclude(answers, blocked);
         (state, verdicts.into_iter().map(|(_, verdict)| verdict).collect())
     }
 
@@ -238,6 +248,16 @@ mod tests {
             assert_eq!(outages(&verdicts)[0], "timeout");
             assert_eq!(state, State::ConnectionLost);
         }
+    }
+
+    #[test]
+    fn a_server_that_takes_nothing_costs_neither_the_connection_nor_what_is_confirmed() {
+        let (state, verdicts) = answered_while(true, vec![acknowledged(None), Answer::Late]);
+        assert_eq!((state, &verdicts[0]), (State::Blocked, &DURABLE));
+        assert_eq!(outages(&verdicts)[1], "blocked");
+        let lost = Answer::Lost(ErrorKind::MissingHeartbeatError.into());
+        assert_eq!(answered_while(true, vec![Answer::Late, lost]).0, State::ConnectionLost);
+        assert_eq!(answered_while(true, vec![acknowledged(None)]).0, State::Usable);
     }
 
     #[test]

@@ -19,7 +19,7 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | confirmed | durable | |
-//! | confirmed and returned: no queue takes the routing key | rejected if the routing key is the message's own; unavailable where one key is set for all, and where the queue is declared here, because then it was deleted and is made again | `unroutable` |
+//! | confirmed and returned: no queue takes the routing key | unavailable; rejected if the routing key is the message's own, is not declared here, and no queue has taken it for as long as `timeout` | `unroutable` |
 //! | larger than `message_bytes_max`, or headers that fill a frame | rejected | `too-large` |
 //! | routing key of more than 255 bytes | rejected | `routing-key` |
 //! | refused alone (406): larger than the server takes | rejected | `amqp-406` |
@@ -30,6 +30,10 @@
 //! | no confirm in time, whether others have theirs or not | unavailable | `timeout` |
 //! | confirmed, but confirms of others are missing, and with them perhaps word that it was returned | unavailable | `doubtful` |
 //! | the connection was lost | unknown | `connection-lost`, `amqp-320` and so on |
+//!
+//! A server that is out of memory or disk takes what was under way, or sent just then, when there is room again; what it has not
+//! confirmed by then is published again, and is there twice. While it is blocked nothing more is sent, and the one connection is
+//! kept.
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because the server takes the second although it
 //! has refused the first. Different keys are pipelined. Each batch has a channel to itself for as long as it takes: the

@@ -1,6 +1,9 @@
 //! The publisher: a batch is pipelined on a channel of its own, and each message is durable with its own confirm.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant as StdInstant},
+};
 
 use futures_util::{StreamExt, stream};
 use lapin::types::ShortString;
@@ -8,6 +11,7 @@ use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
     capability::PublisherCapabilities,
     log::RecordRef,
+    missing::Missing,
     parked::Cause,
     transport::{Outcome, Publisher},
 };
@@ -49,7 +53,7 @@ impl Builder {
     }
 
     /// The routing key of every message. Default: the message's topic. With one key for all, a message that no queue takes is an
-    /// outage, because none would be taken; otherwise it is rejected.
+    /// outage, because none would be taken; otherwise it is rejected once no queue has taken its key for as long as `timeout`.
     #[must_use]
     pub fn routing_key(mut self, key: &str) -> Self {
         self.routing_key = Some(key.to_owned());
@@ -107,7 +111,7 @@ impl Builder {
             }
         }
         let connections = Connections::new(self.access.clone(), self.timeout, topology);
-        Ok(RabbitmqPublisher { shared: Arc::new(Shared { connections, settings: self }) })
+        Ok(RabbitmqPublisher { shared: Arc::new(Shared { connections, settings: self, missing: Missing::default() }) })
     }
 
     /// What to make.
@@ -143,6 +147,8 @@ pub struct RabbitmqPublisher {
 struct Shared {
     connections: Connections,
     settings: Builder,
+    /// Routing keys that no queue takes.
+    missing: Missing,
 }
 
 impl RabbitmqPublisher {
@@ -253,6 +259,7 @@ impl Shared {
             }
             confirm::State::Usable => lent.give_back(),
             confirm::State::ChannelLost => {}
+            confirm::State::Blocked => self.connections.set_aside(lent).await,
             confirm::State::ConnectionLost => self.connections.give_up(&lent).await,
         }
         (deadline, verdicts)
@@ -260,13 +267,24 @@ impl Shared {
 
     fn outcome(&self, record: &RecordRef, verdict: Verdict, alone: bool) -> Outcome {
         match verdict {
-            Verdict::Told(outcome) => outcome,
+            Verdict::Told(outcome) => {
+                if outcome == Outcome::Durable {
+                    self.missing.forget(self.routing_key(record));
+                }
+                outcome
+            }
             // What we make takes everything that goes there, and one routing key leads all to the same queues: if a message is
             // not taken, the queue or its binding is gone, and that is no fault of the message.
             Verdict::Returned if self.settings.declare.is_some() || self.settings.routing_key.is_some() => {
                 Outcome::Unavailable(self.unroutable(record))
             }
-            Verdict::Returned => Outcome::Rejected(self.unroutable(record)),
+            // A classic queue is gone for as long as its server is, and nobody says which of the two it is.
+            Verdict::Returned => {
+                let is_for_long =
+                    self.missing.note(self.routing_key(record), StdInstant::now()) >= self.connections.timeout;
+                let cause = self.unroutable(record);
+                if is_for_long { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
+            }
             Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
             Verdict::Blamed(cause) => Outcome::Unknown(cause),
         }

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 
 use lapin::{
     Connection, ConnectionProperties,
-    options::{ExchangeDeleteOptions, QueueDeleteOptions},
-    types::AMQPValue,
+    options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
+    types::{AMQPValue, FieldTable},
 };
 use postrider_core::{
     Error,
@@ -29,6 +29,8 @@ use tokio::io::AsyncReadExt;
 
 /// Longer than anything here takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a message waits for a queue that takes it, and for its confirm.
+const GRACE: Duration = Duration::from_secs(5);
 
 fn builder() -> Builder {
     RabbitmqPublisher::builder(Access::new(&url()).unwrap())
@@ -47,11 +49,25 @@ fn shown(outcome: &Outcome) -> String {
     }
 }
 
+/// Publishes until a message is rejected for good, which it is not at first; how that is told.
+async fn until_rejected(publisher: &RabbitmqPublisher, topic: &str) -> String {
+    in_time(async {
+        loop {
+            let shown = shown(&publish(publisher, topic, "x").await);
+            if shown != "unavailable unroutable" {
+                return shown;
+            }
+        }
+    })
+    .await
+}
+
 /// Every message is confirmed, also those that lead nowhere; which ones do must not be mixed up, whatever is under way beside.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_queue_takes_is_rejected_and_nothing_else() {
     let own = Own::taking(&url(), "good.#", "quorum", &[]).await;
-    let publisher = Arc::new(builder().exchange(&own.name).build().unwrap());
+    let publisher = Arc::new(builder().exchange(&own.name).timeout(GRACE).build().unwrap());
+    assert_eq!(until_rejected(&publisher, "bad.one").await, "rejected unroutable");
     let tasks: Vec<_> = (0..8)
         .map(|task| {
             let publisher = Arc::clone(&publisher);
@@ -122,12 +138,28 @@ async fn silence_is_an_outage() {
 async fn a_queue_that_is_deleted_is_an_outage_where_all_messages_go_to_it() {
     let own = Own::new().await;
     let fixed = builder().exchange(&own.name).routing_key("orders").build().unwrap();
-    let by_topic = builder().exchange(&own.name).build().unwrap();
     assert_eq!(publish(&fixed, "any", "x").await, Outcome::Durable);
     let (_connection, channel) = own.channel().await;
     channel.queue_delete(own.name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
     assert_eq!(shown(&publish(&fixed, "any", "x").await), "unavailable unroutable");
-    assert_eq!(shown(&publish(&by_topic, "any", "x").await), "rejected unroutable");
+}
+
+/// A classic queue is gone while its server is, and back with it. No message pays for that; one that leads nowhere is rejected.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_gone_for_a_moment_is_an_outage_and_one_that_stays_away_is_not() {
+    let name = format!("d{}", uuid::Uuid::now_v7().simple());
+    // To the default exchange a routing key is the name of a queue.
+    let publisher = builder().timeout(GRACE).build().unwrap();
+    let connection = Connection::connect(&url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(shown(&publish(&publisher, &name, "x").await), "unavailable unroutable", "it may come back");
+        let (options, none) = (QueueDeclareOptions { durable: true, ..Default::default() }, FieldTable::default());
+        channel.queue_declare(name.as_str().into(), options, none).await.unwrap();
+        assert_eq!(publish(&publisher, &name, "x").await, Outcome::Durable, "its time is counted anew from here");
+        channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
+    }
+    assert_eq!(until_rejected(&publisher, &name).await, "rejected unroutable");
 }
 
 #[tokio::test(flavor = "multi_thread")]

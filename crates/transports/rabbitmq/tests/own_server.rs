@@ -5,10 +5,12 @@
 mod support;
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{SocketAddr, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -18,16 +20,20 @@ use postrider_core::{
     transport::{Outcome, Publisher},
 };
 use postrider_testkit::{
-    fault::{Server, free_port},
+    fault::{Proxy, Server, free_port},
+    patience::in_time,
     transport::record,
 };
 use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use support::{Own, server_in};
+use support::{Own, control, server_in};
+
+/// Long enough for a hundred messages one by one, and for a queue that has just begun, on any machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn to(access: Access, own: &Own) -> RabbitmqPublisher {
-    RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(5)).build().unwrap()
+    RabbitmqPublisher::builder(access).exchange(&own.name).timeout(TIMEOUT).build().unwrap()
 }
 
 async fn outcomes(publisher: &RabbitmqPublisher, payloads: &[&str]) -> Vec<String> {
@@ -133,13 +139,58 @@ async fn limits_of_the_server_and_tls_are_kept() {
     assert_eq!(refused, "unavailable tls");
     let known = access.client_certificate(path.join("client.pem"), path.join("client.key")).unwrap();
     assert_eq!(outcomes(&to(known, &own), &["x"]).await, ["durable"]);
+}
 
-    // Without memory it takes nothing, and says so once something is sent.
-    fs::write(path.join("rabbitmq.conf"), format!("{text}vm_memory_high_watermark.absolute = 1\n")).unwrap();
-    again(&mut server, tls_port);
-    let publisher = to(Access::new(&url).unwrap(), &own);
-    assert_eq!(outcomes(&publisher, &["c"]).await, ["unavailable blocked"]);
-    fs::write(path.join("rabbitmq.conf"), &text).unwrap();
-    again(&mut server, tls_port);
-    assert_eq!(outcomes(&publisher, &["c"]).await, ["durable"]);
+/// An alarm that comes and goes. While the server takes nothing, nothing is sent to it, and the one connection is kept: otherwise
+/// every attempt would leave a connection behind, and in it a message that is taken in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_is_not_sent_to_again_and_again() {
+    const BATCHES: usize = 4;
+    const MESSAGES: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let server = server_in(folder.path());
+    let own = Own::on(&format!("amqp://{}", server.address())).await;
+    let proxy = Proxy::to(&server.address().to_string()).await;
+    let access = Access::new(&format!("amqp://{}", proxy.address())).unwrap();
+    let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).timeout(Duration::from_secs(10));
+    let publisher = Arc::new(publisher.build().unwrap());
+    in_time(async { while outcomes(&publisher, &["before"]).await != ["durable"] {} }).await;
+    let connections = proxy.connections();
+
+    control(&server, folder.path(), &["set_vm_memory_high_watermark", "0"]);
+    // More than the client can write before it hears that it must not.
+    let under_way: Vec<_> = (0..BATCHES)
+        .map(|batch| {
+            let publisher = Arc::clone(&publisher);
+            tokio::spawn(async move {
+                let payloads: Vec<String> =
+                    (0..MESSAGES).map(|message| format!("{batch} {message} {}", "x".repeat(20_000))).collect();
+                outcomes(&publisher, &payloads.iter().map(String::as_str).collect::<Vec<_>>()).await
+            })
+        })
+        .collect();
+    for batch in under_way {
+        assert_eq!(in_time(batch).await.unwrap(), vec!["unavailable blocked"; MESSAGES]);
+    }
+    for _ in 0..10 {
+        assert_eq!(outcomes(&publisher, &["probe"]).await, ["unavailable blocked"]);
+    }
+    assert_eq!(proxy.connections(), connections, "no attempt makes another connection");
+
+    control(&server, folder.path(), &["set_vm_memory_high_watermark", "0.4"]);
+    in_time(async { while outcomes(&publisher, &["after"]).await != ["durable"] {} }).await;
+    assert_eq!(
+        outcomes(&publisher, &["after"; 10]).await,
+        vec!["durable"; 10],
+        "also when what was under way is done with"
+    );
+    assert_eq!(proxy.connections(), connections, "and the one that was blocked goes on");
+    let mut seen = BTreeMap::<String, usize>::new();
+    for event in own.events().await {
+        let text = String::from_utf8_lossy(&event.envelope.payload).into_owned();
+        *seen.entry(text).or_default() += 1;
+    }
+    assert_eq!(seen.get("probe"), None, "nothing is sent while nothing is taken");
+    seen.retain(|text, count| text.ends_with('x') && *count > 1);
+    assert_eq!(seen.len(), 0, "what was under way is there once at most");
 }

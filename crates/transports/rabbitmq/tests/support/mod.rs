@@ -6,7 +6,10 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use lapin::{
     Channel, Connection, ConnectionProperties, ExchangeKind,
@@ -33,18 +36,27 @@ pub(crate) fn address() -> String {
     url().trim_start_matches("amqp://").to_owned()
 }
 
-/// How a server of one's own is started, with a port, another one for its tools, and a directory.
-fn program() -> PathBuf {
+/// A script of the workshop: how a server of one's own is started, with a port, another one for its tools, and a directory; or
+/// how it is told something, with its port, its directory, and what.
+fn script(name: &str) -> PathBuf {
     let dir = service::noted(&format!("{VARIABLE}_DIR"));
     let dir =
         dir.expect("a server of one's own needs the one of the workshop: start it with `cargo xtask services up`");
-    Path::new(&dir).join("program")
+    Path::new(&dir).join(name)
 }
 
 /// A server of one's own in a directory. What stands there in `rabbitmq.conf` holds.
 pub(crate) fn server_in(folder: &Path) -> Server {
     let folder = folder.display().to_string();
-    Server::start(&program(), |port| vec![port.to_string(), free_port().to_string(), folder])
+    Server::start(&script("program"), |port| vec![port.to_string(), free_port().to_string(), folder])
+}
+
+/// Tells a server of one's own something, by `rabbitmqctl`.
+pub(crate) fn control(server: &Server, folder: &Path, what: &[&str]) {
+    let mut command = Command::new(script("control"));
+    command.arg(server.address().port().to_string()).arg(folder).args(what);
+    let told = command.output().unwrap();
+    assert!(told.status.success(), "{what:?}: {}", String::from_utf8_lossy(&told.stderr));
 }
 
 /// An exchange and a queue of the same name, which takes everything from it.
