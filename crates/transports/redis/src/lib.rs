@@ -12,14 +12,15 @@
 //! `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are never trimmed here.
 //!
 //! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
-//! (`WAIT`). While they are missing nothing is written; what was just written when they went is looked for when they are
-//! back, and not written again. What that survives is the server's own setting: with `appendfsync everysec` a power cut takes a second. Redis
-//! before 8.6 does not recognise duplicates; the consumer does, by the id.
+//! (`WAIT`). While they are missing nothing more is written; what was just written when they went is looked for when they are
+//! back, and not written again, unless the connection to the server was lost as well. What that survives is the server's own
+//! setting: with `appendfsync everysec` a power cut takes a second. Redis before 8.6 does not recognise duplicates; the
+//! consumer does, by the id.
 //!
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | an entry's id | durable | |
-//! | nil: there is no such stream, and none is to be made | rejected; unavailable where one stream is for all messages | `no-stream` |
+//! | nil: there is no such stream, and none is to be made | unavailable; rejected if the stream is the message's own and has been missing for as long as `timeout` | `no-stream` |
 //! | larger than `message_bytes_max` | rejected | `too-large` |
 //! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
 //! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
@@ -30,13 +31,14 @@
 //! | the connection was lost | unknown | `connection-lost` |
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
-//! refused the first. Different keys are pipelined on one connection.
+//! refused the first. Different keys are pipelined on one connection; with `replicas`, one batch at a time.
 //!
 //! **Receiving** is [`RedisSubscriber`], in a consumer group. Streams and groups are made only when asked to. One server or a primary with replicas; not Redis Cluster.
 
 mod access;
 mod connect;
 mod error;
+mod keeper;
 mod mapping;
 mod publisher;
 mod reader;

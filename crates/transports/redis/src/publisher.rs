@@ -1,11 +1,15 @@
 //! The publisher: a batch is one pipeline, and each message is durable with its own answer.
 
-use std::{borrow::Cow, time::Duration};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
 
 use postrider_core::{
     BoxFuture, Error, Result,
     capability::PublisherCapabilities,
     log::RecordRef,
+    missing::Missing,
     parked::Cause,
     transport::{Outcome, Publisher},
 };
@@ -69,15 +73,16 @@ impl Builder {
         self
     }
 
-    /// Lets the first message make its stream. Without it a message whose stream is not there is rejected, and where one stream
-    /// is for all messages the route waits for it.
+    /// Lets the first message make its stream. Without it a message whose stream is not there is rejected when that has been so
+    /// for as long as `timeout`, and where one stream is for all messages the route waits for it.
     #[must_use]
     pub fn declare(mut self) -> Self {
         self.declare = true;
         self
     }
 
-    /// How many replicas must have a message before it is durable. Default 0: the server alone.
+    /// How many replicas must have a message before it is durable. Default 0: the server alone. With replicas one batch is under
+    /// way at a time, because waiting for them holds up the connection.
     #[must_use]
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
@@ -107,7 +112,7 @@ impl Builder {
         }
         let connection = Connection::new(&self.access, self.timeout)?;
         let replicas = Replicas::new(self.replicas, self.timeout);
-        Ok(RedisPublisher { connection, replicas, settings: self })
+        Ok(RedisPublisher { connection, replicas, missing: Missing::default(), settings: self })
     }
 }
 
@@ -115,6 +120,8 @@ impl Builder {
 pub struct RedisPublisher {
     connection: Connection,
     replicas: Replicas,
+    /// Streams that are not there.
+    missing: Missing,
     settings: Builder,
 }
 
@@ -180,6 +187,7 @@ impl RedisPublisher {
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), (Outcome, Vec<usize>)> {
         let all = |left: &[(usize, redis::Cmd)]| left.iter().map(|(index, _)| *index).collect::<Vec<_>>();
+        let Some(_turn) = self.replicas.turn().await else { return Err((self.too_few(), all(&left))) };
         let mut using = self.connection.get().await.map_err(|cause| (Outcome::Unavailable(cause), all(&left)))?;
         let there = self.replicated_before(&mut using, batch, &all(&left)).await;
         let there = there.map_err(|outcome| (outcome, all(&left)))?;
@@ -258,7 +266,10 @@ impl RedisPublisher {
 
     fn conclude(&self, using: &Using, record: &RecordRef, answer: Value, replicated: bool) -> Outcome {
         match answer {
-            Value::BulkString(_) | Value::SimpleString(_) if replicated => Outcome::Durable,
+            Value::BulkString(_) | Value::SimpleString(_) if replicated => {
+                self.missing.forget(&self.stream(record));
+                Outcome::Durable
+            }
             // It is written, and looked for again. Replicas that are missing are an outage, and no message may pay for it.
             Value::BulkString(_) | Value::SimpleString(_) => {
                 if let Some(entry) = reply::text(answer) {
@@ -270,8 +281,14 @@ impl RedisPublisher {
                 let stream = self.stream(record);
                 let detail = format!("there is no stream {stream}; make it, or let the route declare it");
                 let cause = Cause::new("no-stream", detail);
-                // With one stream for all, none would get through, and no message is at fault.
-                if self.settings.stream.is_some() { Outcome::Unavailable(cause) } else { Outcome::Rejected(cause) }
+                // With one stream for all, none would get through, and no message is at fault. Nor is one at fault for a server
+                // that was started without its data, and is about to get it back.
+                let is_for_long = self.missing.note(&stream, Instant::now()) >= self.settings.timeout;
+                if is_for_long && self.settings.stream.is_none() {
+                    Outcome::Rejected(cause)
+                } else {
+                    Outcome::Unavailable(cause)
+                }
             }
             Value::ServerError(error) => error::refused(&error),
             _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),

@@ -10,7 +10,10 @@
 //!                          └──── what is remembered and still there is durable ◄┘
 //! ```
 //!
-//! `WAIT` speaks of what was written over its own connection, so what is remembered is forgotten with it.
+//! `WAIT` speaks of what was written over its own connection, so what is remembered is forgotten with it. And it holds up the
+//! whole connection while it waits: batches whose answers queue up behind it would come too late, and the connection would
+//! be given up for that. So one batch has its [turn](Replicas::turn) at a time, and those that have waited while the one before
+//! them has found too few replicas need not ask.
 
 use std::{
     collections::HashMap,
@@ -20,6 +23,10 @@ use std::{
 
 use postrider_core::{envelope::MessageId, log::Record};
 use redis::{Pipeline, Value};
+use tokio::{
+    sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard},
+    time::timeout,
+};
 
 /// A record that was written: the stream that it went to, what it is of the log, and the replay that it was written for.
 type Written = (String, MessageId, u64, Option<Arc<str>>);
@@ -27,8 +34,14 @@ type Written = (String, MessageId, u64, Option<Arc<str>>);
 /// How many replicas must have a message, and what is known of them.
 pub(crate) struct Replicas {
     wanted: u32,
-    patience: Duration,
+    timeout: Duration,
+    turn: AsyncMutex<()>,
     known: Mutex<Known>,
+}
+
+/// The right to write and to wait for replicas, which one batch has at a time where there are replicas to wait for.
+pub(crate) struct Turn<'a> {
+    _held: Option<AsyncMutexGuard<'a, ()>>,
 }
 
 #[derive(Default)]
@@ -37,6 +50,8 @@ struct Known {
     connection: u64,
     /// Whether there were enough when that was last asked.
     enough: bool,
+    /// How often there were too few, over all connections.
+    too_few: u64,
     /// Entries that are written, and that too few replicas had in time, by their message: no more than were under way when
     /// the replicas went missing, because nothing is written before they are back.
     written: HashMap<Written, String>,
@@ -45,7 +60,19 @@ struct Known {
 impl Replicas {
     /// So many must have a message, after half of that time at the latest: the answer has to come in time as well.
     pub(crate) fn new(wanted: u32, timeout: Duration) -> Self {
-        Self { wanted, patience: (timeout / 2).max(Duration::from_millis(1)), known: Mutex::default() }
+        Self { wanted, timeout, turn: AsyncMutex::default(), known: Mutex::default() }
+    }
+
+    /// Waits for one's turn. `None`: there are too few replicas, as others have just found, or they have taken all the time.
+    /// Dropping the future leaves the turn to others.
+    pub(crate) async fn turn(&self) -> Option<Turn<'_>> {
+        if self.wanted == 0 {
+            return Some(Turn { _held: None });
+        }
+        let too_few = self.known().too_few;
+        let held = timeout(self.timeout, self.turn.lock()).await.ok()?;
+        let known = self.known();
+        (known.enough || known.too_few == too_few).then_some(Turn { _held: Some(held) })
     }
 
     /// How many must have a message.
@@ -56,7 +83,7 @@ impl Replicas {
     /// Adds the question whether they have what was written, if that matters.
     pub(crate) fn ask(&self, pipeline: &mut Pipeline) {
         if self.wanted > 0 {
-            let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+            let patience = u64::try_from((self.timeout / 2).as_millis()).unwrap_or(u64::MAX).max(1);
             pipeline.cmd("WAIT").arg(self.wanted).arg(patience);
         }
     }
@@ -73,8 +100,8 @@ impl Replicas {
             return None;
         }
         let mut known = self.known();
-        if known.connection != connection {
-            *known = Known { connection, ..Known::default() };
+        if known.connection < connection {
+            *known = Known { connection, too_few: known.too_few, ..Known::default() };
         }
         let (mut asking, mut places) = (Pipeline::new(), Vec::new());
         self.ask(&mut asking);
@@ -92,6 +119,7 @@ impl Replicas {
         let mut known = self.known();
         if known.connection == connection {
             known.enough = enough;
+            known.too_few += u64::from(!enough);
         }
     }
 

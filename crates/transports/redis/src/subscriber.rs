@@ -2,7 +2,8 @@
 //!
 //! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
 //! dropped takes nothing with it. What is neither acknowledged nor rejected stays pending in Redis: the next subscriber of
-//! the same name gets it at once, any other of the group when it has been idle for `claim_after`.
+//! the same name gets it at once, any other of the group when it has been idle for `claim_after`. What has not been received
+//! yet, or waits for later, is [kept](crate::keeper) from being idle.
 //!
 //! Entries of one stream are received in order by a group with one consumer. Several consumers share the entries, which
 //! leaves no order over keys; so does a key whose messages go to several streams. One that was rejected for later comes
@@ -28,7 +29,7 @@ use tokio::{
 use crate::{
     access::Access,
     connect::{Connection, Using},
-    reader,
+    keeper, reader,
 };
 
 /// Settings of a [`RedisSubscriber`].
@@ -61,7 +62,8 @@ impl SubscriberBuilder {
     }
 
     /// How long an entry may be pending, with whomever, before it is taken over. Default 60 s. If it is shorter than
-    /// another consumer of the group takes, both handle the message.
+    /// another consumer of the group takes to handle what it has received, both handle the message. What waits with a
+    /// subscriber to be received, or for later, it keeps from others, if they all have the same `claim_after`.
     #[must_use]
     pub fn claim_after(mut self, idle: Duration) -> Self {
         self.claim_after = idle.max(Duration::from_millis(1));
@@ -110,20 +112,23 @@ impl SubscriberBuilder {
         for stream in &shared.streams {
             reader::ask(&mut using, cmd("XPENDING").arg(stream).arg(&shared.group)).await?;
         }
+        let commands = Arc::new(commands);
         let reading = tokio::spawn(reader::run(Arc::clone(&shared), sender, blocking));
+        let keeping = tokio::spawn(keeper::run(Arc::clone(&shared), Arc::clone(&commands)));
         let (receiver, later) = (Mutex::new(receiver), StdMutex::default());
-        Ok(RedisSubscriber { shared, commands, receiver, later, reading })
+        Ok(RedisSubscriber { shared, commands, receiver, later, reading, keeping })
     }
 }
 
 /// Receives as one consumer of a group.
 pub struct RedisSubscriber {
     shared: Arc<Shared>,
-    commands: Connection,
+    commands: Arc<Connection>,
     receiver: Mutex<mpsc::Receiver<Result<Item>>>,
     /// What was rejected for later waits here; in Redis it is pending all the while.
     later: StdMutex<JoinSet<()>>,
     reading: JoinHandle<()>,
+    keeping: JoinHandle<()>,
 }
 
 /// What the reader and its subscriber share.
@@ -169,6 +174,14 @@ impl State {
     pub(crate) fn knows(&self, stream: usize, id: &str) -> bool {
         let entry = (stream, id.to_owned());
         self.known.contains(&entry) || self.finished.as_ref().is_some_and(|finished| finished.contains(&entry))
+    }
+
+    /// The ids of what waits here of a stream: to be received, or for later.
+    pub(crate) fn waiting(&self, stream: usize) -> Vec<String> {
+        let out: HashSet<&str> =
+            self.out.values().filter(|item| item.stream == stream).map(|item| item.id.as_str()).collect();
+        let known = self.known.iter().filter(|(of, id)| *of == stream && !out.contains(id.as_str()));
+        known.map(|(_, id)| id.clone()).collect()
     }
 
     /// An entry is done with.
@@ -350,6 +363,7 @@ impl Subscriber for RedisSubscriber {
 impl Drop for RedisSubscriber {
     fn drop(&mut self) {
         self.reading.abort();
+        self.keeping.abort();
     }
 }
 
@@ -368,5 +382,18 @@ mod tests {
         assert!(state.know(1, "1-0"), "another stream's is another one");
         state.looked();
         assert!(state.know(0, "1-0"), "later the server says who has it");
+    }
+
+    #[test]
+    fn what_waits_is_what_is_here_and_not_out() {
+        let mut state = State::default();
+        assert!(state.know(0, "1-0") && state.know(1, "2-0"));
+        assert_eq!(state.waiting(0), ["1-0"]);
+        let item = Item { stream: 0, id: "1-0".to_owned(), envelope: Envelope::new("t", "n", "x"), attempt: 1 };
+        let delivery = state.hand_out(item);
+        assert!(state.waiting(0).is_empty(), "it is out");
+        assert_eq!(state.waiting(1), ["2-0"], "and the other is not");
+        state.out.remove(&delivery.receipt.0);
+        assert_eq!(state.waiting(0), ["1-0"], "it waits for later");
     }
 }

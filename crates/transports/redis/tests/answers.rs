@@ -36,11 +36,24 @@ fn shown(outcome: &Outcome) -> String {
     }
 }
 
+/// Publishes until a message is rejected for good, which it is not at first; how that is told.
+async fn until_rejected(publisher: &RedisPublisher, topic: &str) -> String {
+    in_time(async {
+        loop {
+            let shown = shown(&publish(publisher, topic, "x").await);
+            if shown != "unavailable no-stream" {
+                return shown;
+            }
+        }
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_made_only_when_asked_for() {
     let own = Own::new();
-    let careful = builder(&own).build().unwrap();
-    assert_eq!(shown(&publish(&careful, "orders", "x").await), "rejected no-stream");
+    let careful = builder(&own).timeout(Duration::from_secs(5)).build().unwrap();
+    assert_eq!(until_rejected(&careful, "orders").await, "rejected no-stream");
     // Where all messages go to one stream, none is at fault.
     let name = format!("{}orders", own.prefix);
     let fixed = RedisPublisher::builder(Access::new(&url()).unwrap()).stream(&name);
@@ -54,6 +67,22 @@ async fn streams_are_made_only_when_asked_for() {
     for bad in [fixed.prefix("p:"), builder(&own).prefix("").stream(""), builder(&own).source("")] {
         assert!(bad.build().is_err());
     }
+}
+
+/// A server that has lost its data gets it back, or somebody makes the stream: no message has paid for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_gone_for_a_moment_is_an_outage() {
+    let own = Own::new();
+    let careful = builder(&own).timeout(Duration::from_secs(5)).build().unwrap();
+    let declaring = builder(&own).declare().build().unwrap();
+    for _ in 0..2 {
+        assert_eq!(shown(&publish(&careful, "orders", "x").await), "unavailable no-stream", "it may come back");
+        assert_eq!(publish(&declaring, "orders", "x").await, Outcome::Durable);
+        assert_eq!(publish(&careful, "orders", "x").await, Outcome::Durable, "its time is counted anew from here");
+        let mut connection = own.connection().await;
+        redis::cmd("DEL").arg(format!("{}orders", own.prefix)).exec_async(&mut connection).await.unwrap();
+    }
+    assert_eq!(until_rejected(&careful, "orders").await, "rejected no-stream");
 }
 
 /// What a server has given out and not got back is never more than is fetched ahead and was received.

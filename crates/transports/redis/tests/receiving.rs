@@ -12,7 +12,7 @@ use std::{
 
 use postrider_core::{
     envelope::Envelope,
-    transport::{Delivery, Outcome, Publisher, Subscriber},
+    transport::{Delivery, Outcome, Publisher, Requeue, Subscriber},
 };
 use postrider_testkit::{
     fault::{Proxy, Server, Traffic},
@@ -186,4 +186,27 @@ async fn what_was_acknowledged_does_not_come_again_while_others_are_taken_over()
     times.retain(|_, times| *times > 1);
     assert!(times.is_empty(), "acknowledged, and received again: {times:?}");
     redis::cmd("DEL").arg(&stream).exec_async(&mut own.connection().await).await.unwrap();
+}
+
+/// What waits with one consumer of a group, for as long as it wants, is not taken over by another before its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_later_is_left_to_the_consumer_that_has_it() {
+    let own = Own::new();
+    let stream = format!("{}orders", own.prefix);
+    let consumer = |name: &str| {
+        let access = Access::new(&url()).unwrap();
+        RedisSubscriber::builder(access, "g", [&stream]).consumer(name).claim_after(Duration::from_secs(6)).declare()
+    };
+    let publisher =
+        RedisPublisher::builder(Access::new(&url()).unwrap()).declare().prefix(&own.prefix).build().unwrap();
+    publish(&publisher, 0..1).await;
+    let has = consumer("has").subscribe().await.unwrap();
+    let delivery = receive(&has, 1).await.remove(0);
+    let other = consumer("other").subscribe().await.unwrap();
+    // More than three times as long as others wait.
+    has.reject(delivery.receipt, Requeue::After(Duration::from_secs(20))).await.unwrap();
+    tokio::select! {
+        again = receive(&has, 1) => assert_eq!(number(&again[0]), 0),
+        taken = receive(&other, 1) => panic!("another has taken it over: {taken:?}"),
+    }
 }

@@ -6,6 +6,7 @@ mod support;
 
 use std::{
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -92,4 +93,39 @@ async fn what_was_written_when_the_replica_went_is_durable_when_it_is_back_and_i
     }
     let payloads: Vec<_> = own.events().await.into_iter().map(|event| event.envelope.payload).collect();
     assert_eq!(payloads, ["0", "1", "2", "3"], "each of them once");
+}
+
+/// As many batches as a route has under way. None of them holds up another for so long that the connection is given up, and with it
+/// what is known of what was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_batches_under_way_when_the_replica_goes_are_there_once() {
+    const BATCHES: usize = 8;
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let primary = start(one.path(), &["--repl-diskless-sync-delay", "0"]);
+    let mut replica = start_replica(two.path(), &primary);
+    let own = Own::on(&format!("redis://{}", primary.address()));
+    let publisher = Arc::new(to(&primary, &own));
+    let records: Vec<_> = (0..=BATCHES).map(|i| record(&Envelope::new("orders", "n", i.to_string()))).collect();
+    until_durable(&publisher, &records[BATCHES]).await;
+    replica.kill();
+    for _ in 0..2 {
+        let publishing: Vec<_> = records[..BATCHES]
+            .iter()
+            .map(|record| {
+                let (publisher, batch) = (Arc::clone(&publisher), vec![record.clone()]);
+                tokio::spawn(async move { publisher.publish(batch).await.remove(0) })
+            })
+            .collect();
+        for outcome in publishing {
+            let outcome = outcome.await.unwrap();
+            assert!(matches!(&outcome, Outcome::Unavailable(cause) if cause.code() == "replicas"), "{outcome:?}");
+        }
+    }
+    replica.restart();
+    for record in &records[..BATCHES] {
+        until_durable(&publisher, record).await;
+    }
+    let mut payloads: Vec<_> = own.events().await.into_iter().map(|event| event.envelope.payload).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, ["0", "1", "2", "3", "4", "5", "6", "7", "8"], "each of them once");
 }
