@@ -160,8 +160,11 @@ async fn a_consumer_that_the_server_still_believes_in_keeps_its_place() {
     while received.len() < payloads.len() {
         assert!(begun.elapsed() < PATIENCE, "only {received:?} came again");
         for delivery in in_time(subscriber.receive(10)).await.unwrap_or_default() {
-            received.push(String::from_utf8(delivery.envelope.payload.to_vec()).unwrap());
-            subscriber.acknowledge(vec![delivery.receipt]).await.unwrap();
+            // The server knows of the new consumer a moment before the subscriber does. What that one still had from the old
+            // connection cannot be answered, and comes again.
+            if subscriber.acknowledge(vec![delivery.receipt]).await.is_ok() {
+                received.push(String::from_utf8(delivery.envelope.payload.to_vec()).unwrap());
+            }
         }
     }
     assert_eq!(received, payloads);
