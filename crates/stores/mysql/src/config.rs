@@ -13,6 +13,7 @@ use crate::{
     Inner, MysqlStore,
     db::Db,
     dialect::{Mysql, PREFIX},
+    durable::Durable,
     error::{Fault, Work, from_mysql},
     migrations,
     planted::Plant,
@@ -116,6 +117,7 @@ impl Builder {
             plant: self.plant,
             waker: Waker::new(),
             ordering_ahead: AtomicBool::new(false),
+            durable: Durable::default(),
         })))
     }
 

@@ -14,22 +14,26 @@ use crate::{
     dialect::Mysql,
     enlist::mysql_async::insert,
     error::{Work, corrupt},
-    identity,
+    identity::{self, Identity},
     pool::Lent,
 };
 
 /// The server's clock in UTC, as microseconds since 1970, when the statement began.
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The same, with the last place, and who answers.
+/// The same, with the last place, who answers, and whether commits go to a binary log on the disk first.
 const STANDING: &str = "
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value, {name}
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value, {name}, @@log_bin AND @@sync_binlog = 1
   FROM {p}counter
  WHERE name = 'place'";
 
 /// How long an answer may take: longer than a statement waits for any lock (see [`crate::config`]), and shorter than others
 /// wait for the connection.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(90);
+
+/// Begins a look at one consistent state.
+pub(crate) const LOOK: [&str; 2] =
+    ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT"];
 
 /// What a statement binds, in the order of its question marks.
 macro_rules! values {
@@ -38,6 +42,15 @@ macro_rules! values {
     };
 }
 pub(crate) use values;
+
+/// What whoever relies on a place asks first.
+pub(crate) struct Standing {
+    pub(crate) now: Timestamp,
+    /// The last place that was ever given.
+    pub(crate) last: i64,
+    /// Whether a commit is on the disk before anybody sees it; see [`crate::durable`].
+    pub(crate) is_durable: bool,
+}
 
 /// A connection with the tables' names. A transaction that is dropped without [`Self::commit`] is rolled back.
 pub(crate) struct Db {
@@ -107,6 +120,15 @@ impl Db {
 
     fn lent(&self) -> &Lent {
         self.connection.as_ref().expect("it is there until this is dropped")
+    }
+
+    /// Where it leads, as far as is known.
+    pub(crate) fn server(&self) -> &Identity {
+        &self.lent().server
+    }
+
+    pub(crate) fn is_mariadb(&self) -> bool {
+        self.lent().is_mariadb
     }
 
     /// Notes that the lease was taken here.
@@ -213,8 +235,8 @@ impl Db {
         Ok(Timestamp::from_micros(get(&self.query_one(NOW, Vec::new()).await?, 0)?))
     }
 
-    /// The instant, and the last place that was ever given; and that whoever answers is whom the connection was made to.
-    pub(crate) async fn standing(&mut self) -> Work<(Timestamp, i64)> {
+    /// How things stand; and that whoever answers is whom the connection was made to.
+    pub(crate) async fn standing(&mut self) -> Work<Standing> {
         let sql = STANDING.replace("{name}", identity::NAME);
         let row = self.query_one(&sql, Vec::new()).await?;
         if get::<String>(&row, 2)? != self.lent().server.name {
@@ -224,7 +246,7 @@ impl Db {
                 Error::new(ErrorKind::Unavailable, "this connection leads to another server than before").into()
             );
         }
-        Ok((Timestamp::from_micros(get(&row, 0)?), get(&row, 1)?))
+        Ok(Standing { now: Timestamp::from_micros(get(&row, 0)?), last: get(&row, 1)?, is_durable: get(&row, 3)? })
     }
 
     /// Draws numbers that nobody else gets, and returns the last of them. Whoever draws next waits for this transaction.
@@ -240,6 +262,13 @@ impl Db {
     /// Waits until nobody else has this row of the counters, and returns its value.
     pub(crate) async fn lock(&mut self, name: &'static str) -> Work<i64> {
         get(&self.query_one("SELECT value FROM {p}counter WHERE name = ? FOR UPDATE", values![name]).await?, 0)
+    }
+
+    /// Waits until whoever writes this row of the counters has committed. What was committed before is then seen by the next
+    /// statement, whole.
+    pub(crate) async fn wait_for(&mut self, name: &'static str) -> Work<()> {
+        self.query_one("SELECT value FROM {p}counter WHERE name = ? LOCK IN SHARE MODE", values![name]).await?;
+        Ok(())
     }
 
     /// A fresh epoch: greater than any before, also when a fail-over has lost the last of them.

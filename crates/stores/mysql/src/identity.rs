@@ -40,10 +40,14 @@ pub(crate) struct Identity {
     started_at: i64,
 }
 
+/// Of the two kinds of server.
+pub(crate) async fn is_mariadb(connection: &mut Conn) -> mysql_async::Result<bool> {
+    let version: Option<String> = connection.query_first("SELECT VERSION()").await?;
+    Ok(version.is_some_and(|version| version.to_ascii_lowercase().contains("mariadb")))
+}
+
 impl Identity {
-    pub(crate) async fn of(connection: &mut Conn) -> mysql_async::Result<Self> {
-        let version: Option<String> = connection.query_first("SELECT VERSION()").await?;
-        let is_mariadb = version.is_some_and(|version| version.to_ascii_lowercase().contains("mariadb"));
+    pub(crate) async fn of(connection: &mut Conn, is_mariadb: bool) -> mysql_async::Result<Self> {
         let status = if is_mariadb { "information_schema" } else { "performance_schema" };
         let sql = IDENTITY.replace("{name}", NAME).replace("{status}", status);
         let (name, started_at) = connection.query_first::<(String, i64), _>(sql).await?.unwrap_or_default();

@@ -242,7 +242,7 @@ pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Opt
         return Ok(None);
     }
     let route = Route::get(db, &lane.route).await?;
-    let until = db.standing().await?.0.saturating_add(node.lease_life).as_micros();
+    let until = db.standing().await?.now.saturating_add(node.lease_life).as_micros();
     db.execute(TAKE, values![epoch, id_bytes(node.id), until, &*lane.route, lane.number]).await?;
     let lease = Lease {
         lane: LaneId { route: route.name, number: lane.number },

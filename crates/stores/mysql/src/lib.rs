@@ -27,7 +27,8 @@
 //! row, say) *before* you enqueue.
 //!
 //! **What it needs.** InnoDB, `innodb_flush_log_at_trx_commit` of 1 (2 loses the last second with the machine, 0 is refused),
-//! row-based binary logging if there is any, and the right to create a trigger when migrating. With asynchronous replication
+//! row-based binary logging if there is any, and the right to create a trigger when migrating. A server shows a commit before it
+//! is on the disk; a relay hands out what others have ordered only when it is. With asynchronous replication
 //! a fail-over can take back a commit whose message is published already; semi-synchronous replication must wait for the
 //! replica before it commits (`AFTER_SYNC`).
 //!
@@ -42,6 +43,8 @@ pub mod enlist;
 mod dialect;
 
 mod cursor;
+mod durable;
+mod list;
 mod log;
 mod order;
 mod read;
@@ -86,7 +89,13 @@ pub use crate::{
     error::error,
     wake::Waker,
 };
-use crate::{db::Db, error::Work, planted::Plant, pool::Pool};
+use crate::{
+    db::{Db, LOOK},
+    durable::Durable,
+    error::Work,
+    planted::Plant,
+    pool::Pool,
+};
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 #[derive(Clone)]
@@ -99,6 +108,8 @@ struct Inner {
     waker: Waker,
     /// Whether somebody orders ahead in this process.
     ordering_ahead: AtomicBool,
+    /// Up to where a crash takes no place back.
+    durable: Durable,
 }
 
 impl MysqlStore {
@@ -144,9 +155,7 @@ impl MysqlStore {
 
     /// On one consistent state of the database, and without changing it.
     async fn look(&self) -> Work<Db> {
-        let statements =
-            ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT"];
-        Db::begin(self.0.pool.get().await?, &self.0.dialect, &statements).await
+        Db::begin(self.0.pool.get().await?, &self.0.dialect, &LOOK).await
     }
 
     /// Runs a piece of work to its end, whether or not somebody still waits for it: a dropped future leaves it done or not

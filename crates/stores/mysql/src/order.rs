@@ -7,9 +7,17 @@
 //! ```
 //!
 //! **Why it is commit-safe.** The trigger draws `p` as the row is really inserted. If A committed before B was enqueued, A's
-//! `p` is less, and a state of the database that shows B shows A. So the pick, one plain consistent read in the order of `p`,
-//! has both in the right order, or A was picked before. A row whose transaction is still open is not seen and not waited for;
-//! it is picked after its commit, however low its number is. One that is rolled back takes its pending row with it.
+//! `p` is less. So the pick, one plain consistent read in the order of `p`, has both in the right order, or A was picked before,
+//! wherever a view that shows B shows A. A row whose transaction is still open is not seen and not waited for; it is picked
+//! after its commit, however low its number is. One that is rolled back takes its pending row with it.
+//!
+//! **Torn views.** MySQL makes a view in one step. MariaDB walks through the open transactions, and does not stop those that
+//! commit meanwhile: A is open when the walk comes by, commits, B (which waited for A's lock) enqueues and commits, and is gone
+//! when the walk comes to where it was. That view shows B and hides A. But every later view shows A. So there the pick is followed
+//! by a second look: places are given to what was picked before the first row that only the second look shows, and to
+//! nothing behind it. Whatever happened before a message in that part has a lower `p` and is seen by the second look, so it is in
+//! that part, too, or was picked before. The same walk may hide a batch of the order list and show the next one; whoever
+//! reads tells that by the gap (see [`crate::read`]).
 //!
 //! **Who does it.** Whoever reads and finds nothing more, in any process; a task beside it while what was read is being
 //! published ([`order_ahead`]); and a registration, so that a route that begins now begins behind everything that is committed.
@@ -21,10 +29,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mysql_async::Row;
+
 use crate::{
     MysqlStore,
-    db::{Db, bytes, get, values},
+    db::{Db, get, values},
     error::{Work, corrupt},
+    list::{encode, is_dense},
     planted::Plant,
 };
 
@@ -34,8 +45,8 @@ pub(crate) const BATCH_MAX: usize = 800;
 /// Batches that one transaction writes at most: a backlog is ordered with fewer commits.
 const BATCHES_MAX: usize = 4;
 
-/// Batches that one look at the list returns at most.
-const LOOK_MAX: i64 = 64;
+/// How often a batch is picked of which nothing could be placed, before it is left to the next one who orders.
+const PICKS_MAX: usize = 8;
 
 /// Whether anything waits at all: the left end of the primary key, without a lock.
 const ANY: &str = "SELECT p FROM {p}pending ORDER BY p LIMIT 1";
@@ -43,8 +54,21 @@ const ANY: &str = "SELECT p FROM {p}pending ORDER BY p LIMIT 1";
 /// The right end.
 const NEWEST: &str = "SELECT p FROM {p}pending ORDER BY p DESC LIMIT 1";
 
-/// A plain consistent read by primary key, at READ COMMITTED: one state of the database, which waits for nobody.
+/// A plain consistent read by primary key, at READ COMMITTED: one view of the database, which waits for nobody.
 const PICK: &str = "SELECT p, seq, bytes FROM {p}pending ORDER BY p LIMIT ?";
+
+/// The second look, which has a view of its own: whether there is anything that was not picked, and if so, where.
+const COUNT_AGAIN: &str = "SELECT COUNT(*) FROM {p}pending WHERE p <= ?";
+
+const LOOK_AGAIN: &str = "SELECT p FROM {p}pending WHERE p <= ? ORDER BY p LIMIT ?";
+
+/// As a torn view has it, often: something is hidden before something that is shown.
+const PICK_TORN: &str = "
+SELECT p, seq, bytes
+  FROM {p}pending
+ WHERE RAND() < 0.97 OR p = (SELECT MAX(p) FROM {p}pending)
+ ORDER BY p
+ LIMIT ?";
 
 /// Slowed down, so that what it gets wrong on a large table shows on a small one.
 const PICK_SKIP_LOCKED: &str = "
@@ -65,34 +89,29 @@ const WRITE: &str = "
 INSERT INTO {p}ordering (last, lo, hi, ordered_at, list)
 VALUES (?, ?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ?)";
 
-const BEHIND: &str = "SELECT last, list FROM {p}ordering WHERE last > ? ORDER BY last LIMIT ?";
-
-/// The batch in which a place may be is the first whose last place is not below it.
-const BEFORE: &str = "SELECT last, list FROM {p}ordering WHERE last < ? ORDER BY last DESC LIMIT ?";
-
-const AROUND: &str = "SELECT last, list FROM {p}ordering WHERE last >= ? ORDER BY last LIMIT 1";
-
-/// One message of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// Its place in the log: 1, 2, 3, … without a gap.
-    pub(crate) place: i64,
-    /// The number of its row.
-    pub(crate) seq: i64,
-    /// Key, headers and payload together.
-    pub(crate) bytes: u32,
+/// What came of ordering.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ordered {
+    /// Messages that have got their places.
+    pub(crate) messages: usize,
+    /// Whether nothing was left that could have got one.
+    pub(crate) is_all: bool,
 }
 
-/// Gives places to what is committed, a few batches. Returns how many messages have got theirs; zero: nothing waits.
-pub(crate) async fn order(store: &MysqlStore) -> Work<usize> {
+/// Gives places to what is committed, a few batches.
+pub(crate) async fn order(store: &MysqlStore) -> Work<Ordered> {
     if store.0.plant != Plant::IdCursor && number(store, ANY).await?.is_none() {
-        return Ok(0);
+        return Ok(Ordered { messages: 0, is_all: true });
     }
     let mut db = store.begin().await?;
     match order_batches(&mut db, store.0.plant).await {
-        Ok(count) => {
-            db.commit().await?;
-            Ok(count)
+        Ok((ordered, last)) => {
+            if ordered.messages == 0 {
+                db.roll_back().await;
+            } else {
+                store.0.durable.commit(db, last).await?;
+            }
+            Ok(ordered)
         }
         Err(fault) => {
             db.roll_back().await;
@@ -107,7 +126,7 @@ pub(crate) async fn order_all(store: &MysqlStore, messages: usize) -> Work<()> {
     let Some(newest) = number(store, NEWEST).await? else { return Ok(()) };
     let mut ordered = 0;
     while ordered < messages && number(store, ANY).await?.is_some_and(|oldest| oldest <= newest) {
-        ordered += order(store).await?;
+        ordered += order(store).await?.messages;
     }
     Ok(())
 }
@@ -139,59 +158,114 @@ impl Drop for Done<'_> {
     }
 }
 
-async fn order_batches(db: &mut Db, plant: Plant) -> Work<usize> {
+/// With the last place that was given.
+async fn order_batches(db: &mut Db, plant: Plant) -> Work<(Ordered, i64)> {
     // First the lock, then the look: whoever had it before has committed and what they picked is gone.
-    let last = db.lock("place").await?;
-    let mut ordered = 0;
+    let begin = db.lock("place").await?;
+    let (mut ordered, mut last) = (Ordered::default(), begin);
     for _ in 0..BATCHES_MAX {
-        let count = order_batch(db, last + ordered, plant).await?;
-        ordered += i64::try_from(count).expect("a batch is short");
-        if count < BATCH_MAX {
+        let batch = order_batch(db, last, plant).await?;
+        last += i64::try_from(batch.messages).expect("a batch is short");
+        ordered = Ordered { messages: ordered.messages + batch.messages, is_all: batch.is_all };
+        if batch.is_all || batch.messages == 0 {
             break;
         }
     }
-    if ordered > 0 {
-        db.draw("place", ordered).await?;
+    if last > begin {
+        db.draw("place", last - begin).await?;
     }
-    Ok(usize::try_from(ordered).expect("a few batches"))
+    Ok((ordered, last))
 }
 
 /// One batch behind the place `last`.
-async fn order_batch(db: &mut Db, last: i64, plant: Plant) -> Work<usize> {
+async fn order_batch(db: &mut Db, last: i64, plant: Plant) -> Work<Ordered> {
+    for _ in 0..PICKS_MAX {
+        let mut picked = pick(db, plant).await?;
+        if picked.is_empty() {
+            // A view that hides what is there is as good as one from before it was committed.
+            return Ok(Ordered { messages: 0, is_all: true });
+        }
+        let certain = certain(db, &picked, plant).await?;
+        if certain == 0 {
+            continue;
+        }
+        let is_all = picked.len() < BATCH_MAX && certain == picked.len();
+        picked.truncate(certain);
+        write(db, last, &picked, plant).await?;
+        return Ok(Ordered { messages: certain, is_all });
+    }
+    Ok(Ordered::default())
+}
+
+/// A message that waits for its place.
+#[derive(Clone, Copy, Debug)]
+struct Picked {
+    p: i64,
+    seq: i64,
+    bytes: u32,
+}
+
+/// Some that wait, in the order of `p`.
+async fn pick(db: &mut Db, plant: Plant) -> Work<Vec<Picked>> {
     let pick = match plant {
         Plant::SkipLocked => PICK_SKIP_LOCKED,
         Plant::IdCursor => PICK_BY_NUMBER,
-        Plant::None | Plant::RangeDelete => PICK,
+        Plant::TornViews | Plant::OneLook => PICK_TORN,
+        Plant::None | Plant::RangeDelete | Plant::NoGapCheck => PICK,
     };
-    let mut picked: Vec<(i64, i64, u32)> = Vec::new();
-    for row in db.query(pick, values![BATCH_MAX as u64]).await? {
-        picked.push((get(&row, 0)?, get(&row, 1)?, u32::try_from(get::<i64>(&row, 2)?).unwrap_or(u32::MAX)));
+    let rows = db.query(pick, values![BATCH_MAX as u64]).await?;
+    let picked = |row: &Row| {
+        let bytes = u32::try_from(get::<i64>(row, 2)?).unwrap_or(u32::MAX);
+        Ok(Picked { p: get(row, 0)?, seq: get(row, 1)?, bytes })
+    };
+    rows.iter().map(picked).collect()
+}
+
+/// How many of those that were picked may get their places: those before the first that only a second look shows. Nobody takes
+/// any of them away meanwhile, for we have the lock.
+async fn certain(db: &mut Db, picked: &[Picked], plant: Plant) -> Work<usize> {
+    let looks_again = match plant {
+        Plant::None => db.is_mariadb(),
+        Plant::TornViews => true,
+        // Each of these picks once.
+        Plant::SkipLocked | Plant::IdCursor | Plant::RangeDelete | Plant::OneLook | Plant::NoGapCheck => false,
+    };
+    let Some(greatest) = picked.last().filter(|_| looks_again).map(|picked| picked.p) else { return Ok(picked.len()) };
+    let count: i64 = get(&db.query_one(COUNT_AGAIN, values![greatest]).await?, 0)?;
+    if usize::try_from(count).is_ok_and(|count| count == picked.len()) {
+        return Ok(picked.len());
     }
-    let (Some(lo), Some(hi)) =
-        (picked.iter().map(|(_, seq, _)| *seq).min(), picked.iter().map(|(_, seq, _)| *seq).max())
-    else {
-        return Ok(0);
-    };
+    let rows = db.query(LOOK_AGAIN, values![greatest, picked.len() as u64]).await?;
+    let there: Vec<i64> = rows.iter().map(|row| get(row, 0)).collect::<Work<_>>()?;
+    Ok(common(picked, &there))
+}
+
+/// How many of both are the same, from the beginning.
+fn common(picked: &[Picked], there: &[i64]) -> usize {
+    picked.iter().zip(there).take_while(|(picked, there)| picked.p == **there).count()
+}
+
+/// Gives them the places behind `last`.
+async fn write(db: &mut Db, last: i64, picked: &[Picked], plant: Plant) -> Work<()> {
+    let (lo, hi) = (picked.iter().map(|picked| picked.seq).min(), picked.iter().map(|picked| picked.seq).max());
     let count = i64::try_from(picked.len()).expect("a batch is short");
-    let sizes: Vec<(i64, u32)> = picked.iter().map(|(_, seq, bytes)| (*seq, *bytes)).collect();
+    let sizes: Vec<(i64, u32)> = picked.iter().map(|picked| (picked.seq, picked.bytes)).collect();
     db.execute(WRITE, values![last + count, lo, hi, encode(&sizes)]).await?;
-    match plant {
-        Plant::IdCursor => {
-            db.execute("UPDATE {p}counter SET value = ? WHERE name = 'planted'", values![hi]).await?;
-        }
-        _ => remove(db, &picked, plant).await?,
+    if plant == Plant::IdCursor {
+        db.execute("UPDATE {p}counter SET value = ? WHERE name = 'planted'", values![hi]).await?;
+        return Ok(());
     }
-    Ok(picked.len())
+    remove(db, picked, plant).await
 }
 
 /// Exactly what was picked, without waiting for what was not.
-async fn remove(db: &mut Db, picked: &[(i64, i64, u32)], plant: Plant) -> Work<()> {
+async fn remove(db: &mut Db, picked: &[Picked], plant: Plant) -> Work<()> {
     if plant == Plant::RangeDelete {
-        let (first, last) = (picked[0].0, picked[picked.len() - 1].0);
+        let (first, last) = (picked[0].p, picked[picked.len() - 1].p);
         db.execute("DELETE FROM {p}pending WHERE p BETWEEN ? AND ?", values![first, last]).await?;
         return Ok(());
     }
-    let numbers: Vec<i64> = picked.iter().map(|(p, _, _)| *p).collect();
+    let numbers: Vec<i64> = picked.iter().map(|picked| picked.p).collect();
     let removed = if is_dense(&numbers) {
         db.execute(DELETE_DENSE, values![numbers[0], numbers.len() as u64]).await?
     } else {
@@ -204,92 +278,17 @@ async fn remove(db: &mut Db, picked: &[(i64, i64, u32)], plant: Plant) -> Work<(
     Ok(())
 }
 
-/// Entries behind a place, up to and including `until`, in order: those of a bounded number of batches.
-pub(crate) async fn behind(db: &mut Db, place: i64, until: i64) -> Work<Vec<Entry>> {
-    let mut entries = Vec::new();
-    for row in db.query(BEHIND, values![place, LOOK_MAX]).await? {
-        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
-        entries.extend(batch.into_iter().filter(|entry| entry.place > place && entry.place <= until));
-    }
-    Ok(entries)
-}
-
-/// Entries before a place, the newest first: those of a bounded number of batches.
-pub(crate) async fn before(db: &mut Db, place: i64) -> Work<Vec<Entry>> {
-    let mut rows = db.query(AROUND, values![place]).await?;
-    rows.extend(db.query(BEFORE, values![place, LOOK_MAX]).await?);
-    let mut entries = Vec::new();
-    for row in rows {
-        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
-        entries.extend(batch.into_iter().rev().filter(|entry| entry.place < place));
-    }
-    Ok(entries)
-}
-
-/// The place of a row, if it has one: a pass over the list, which is a thousandth of the log.
-pub(crate) async fn place_of(db: &mut Db, seq: i64) -> Work<Option<i64>> {
-    let rows = db.query("SELECT last, list FROM {p}ordering WHERE lo <= ? AND hi >= ?", values![seq, seq]).await?;
-    for row in rows {
-        let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
-        if let Some(entry) = batch.iter().find(|entry| entry.seq == seq) {
-            return Ok(Some(entry.place));
-        }
-    }
-    Ok(None)
-}
-
-/// Whether distinct numbers have no gap between the least and the greatest of them.
-pub(crate) fn is_dense(numbers: &[i64]) -> bool {
-    let (Some(least), Some(greatest)) = (numbers.iter().min(), numbers.iter().max()) else { return false };
-    greatest.abs_diff(*least) + 1 == numbers.len() as u64
-}
-
-/// Bytes of one entry.
-const ENTRY_BYTES: usize = 12;
-
-fn encode(entries: &[(i64, u32)]) -> Vec<u8> {
-    let mut list = Vec::with_capacity(entries.len() * ENTRY_BYTES);
-    for (seq, bytes) in entries {
-        list.extend_from_slice(&seq.to_be_bytes());
-        list.extend_from_slice(&bytes.to_be_bytes());
-    }
-    list
-}
-
-/// The entries of a batch whose last place is `last`.
-pub(crate) fn decode(last: i64, list: &[u8]) -> Work<Vec<Entry>> {
-    if list.is_empty() || !list.len().is_multiple_of(ENTRY_BYTES) {
-        return Err(corrupt("a batch of the order list is not what was written").into());
-    }
-    let first = last - i64::try_from(list.len() / ENTRY_BYTES).expect("a list is short") + 1;
-    let entry = |(entry, place): (&[u8], i64)| Entry {
-        place,
-        seq: i64::from_be_bytes(entry[..8].try_into().expect("eight bytes")),
-        bytes: u32::from_be_bytes(entry[8..].try_into().expect("four bytes")),
-    };
-    Ok(list.chunks_exact(ENTRY_BYTES).zip(first..).map(entry).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_list_survives_and_its_places_have_no_gap() {
-        let entries = decode(12, &encode(&[(7, 100), (5, 0), (i64::MAX, u32::MAX)])).unwrap();
-        let expected = [(10, 7, 100), (11, 5, 0), (12, i64::MAX, u32::MAX)];
-        assert_eq!(entries, expected.map(|(place, seq, bytes)| Entry { place, seq, bytes }));
-    }
-
-    #[test]
-    fn numbers_with_a_gap_are_told_from_those_without() {
-        assert!(is_dense(&[7]) && is_dense(&[3, 1, 2]) && is_dense(&[i64::MAX, i64::MAX - 1]));
-        assert!(!is_dense(&[]) && !is_dense(&[1, 3]) && !is_dense(&[i64::MIN + 1, i64::MAX]));
-    }
-
-    #[test]
-    fn a_broken_list_is_refused() {
-        assert!(decode(1, b"short").is_err());
-        assert!(decode(1, b"").is_err());
+    fn what_only_the_second_look_shows_ends_what_gets_places() {
+        let picked: Vec<Picked> = [2, 3, 5, 9].map(|p| Picked { p, seq: p, bytes: 0 }).to_vec();
+        for (there, expected) in
+            [(&[2, 3, 5, 9][..], 4), (&[1, 2, 3, 5], 0), (&[2, 3, 4, 5], 2), (&[2, 3, 5, 8], 3), (&[2, 3], 2), (&[], 0)]
+        {
+            assert_eq!(common(&picked, there), expected, "{there:?}");
+        }
     }
 }

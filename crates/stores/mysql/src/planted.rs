@@ -1,5 +1,5 @@
-//! Mistakes of the sequencer, each of which was made somewhere and turns keys around or loses messages. Tests plant them and
-//! must find them; a torture that finds nothing proves nothing. Without the feature `planted` none can be planted.
+//! Mistakes of the sequencer and of its reader, each of which was made somewhere and turns keys around or loses messages. Tests
+//! plant them and must find them; a torture that finds nothing proves nothing. Without the feature `planted` none can be planted.
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,4 +14,10 @@ pub enum Plant {
     IdCursor,
     /// What was picked is deleted as a range of numbers, and with it what commits in between.
     RangeDelete,
+    /// No mistake of ours, but what MariaDB does seldom, done often: views that hide a commit and show a later one.
+    TornViews,
+    /// With such views, what was picked is taken for all that is there.
+    OneLook,
+    /// With such views, the order list is read on behind a batch that is missing.
+    NoGapCheck,
 }

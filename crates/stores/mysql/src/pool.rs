@@ -19,7 +19,7 @@ use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
     error::Fault,
-    identity::{Identity, Leases},
+    identity::{Identity, Leases, is_mariadb},
 };
 
 /// How long making a connection may take, or asking one whether it still lives.
@@ -45,6 +45,8 @@ pub(crate) struct Connection {
     client: Conn,
     /// Where it leads.
     pub(crate) server: Identity,
+    /// And of which kind that is.
+    pub(crate) is_mariadb: bool,
     /// What was taken through any of them.
     pub(crate) leases: Arc<Leases>,
 }
@@ -69,8 +71,9 @@ impl managed::Manager for Connections {
 
     async fn create(&self) -> mysql_async::Result<Connection> {
         let mut client = Conn::new(self.options.clone()).await?;
-        let server = Identity::of(&mut client).await?;
-        Ok(Connection { client, server, leases: Arc::clone(&self.leases) })
+        let is_mariadb = is_mariadb(&mut client).await?;
+        let server = Identity::of(&mut client, is_mariadb).await?;
+        Ok(Connection { client, server, is_mariadb, leases: Arc::clone(&self.leases) })
     }
 
     async fn recycle(&self, connection: &mut Connection, metrics: &Metrics) -> RecycleResult<mysql_async::Error> {

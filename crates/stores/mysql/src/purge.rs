@@ -1,15 +1,17 @@
 //! Purge: batches that every reader has passed leave the log, a bounded number of messages at a time.
 //!
 //! A batch of the order list goes whole, with its messages. Its age counts from when it was ordered, which is never before
-//! its messages were enqueued; how many are newer is told by places, which have no gaps. A message that has no place yet is in no batch, so an open transaction, however low its
-//! numbers are, loses nothing.
+//! its messages were enqueued; how many are newer is told by places, which have no gaps. A message that has no place yet is in
+//! no batch, so an open transaction, however low its numbers are, loses nothing. How far the list is purged is noted, so that
+//! nobody takes for purged what is missing.
 
 use postrider_core::{log::Retention, time::Timestamp};
 
 use crate::{
     db::{Db, bytes, get, values},
     error::Work,
-    order::{BATCH_MAX, decode},
+    list::decode,
+    order::BATCH_MAX,
 };
 
 /// Messages that one purge removes, unless the first batch alone has more.
@@ -23,6 +25,9 @@ const LEAST: &str = "SELECT MIN(passed) FROM {p}lane";
 const OLDEST: &str = "SELECT last, list, ordered_at FROM {p}ordering WHERE last <= ? ORDER BY last LIMIT ?";
 
 const FORGET: &str = "DELETE FROM {p}ordering WHERE last <= ?";
+
+/// For a reader that begins with the oldest: what is missing up to here is missing by right.
+const NOTE: &str = "UPDATE {p}counter SET value = GREATEST(value, ?) WHERE name = 'purged'";
 
 pub(crate) async fn purge(db: &mut Db, retention: Retention) -> Work<u64> {
     if retention == Retention::default() {
@@ -48,6 +53,7 @@ pub(crate) async fn purge(db: &mut Db, retention: Retention) -> Work<u64> {
         db.delete("log", "seq", numbers.iter().copied()).await?;
     }
     db.execute(FORGET, values![last]).await?;
+    db.execute(NOTE, values![last]).await?;
     Ok(numbers.len() as u64)
 }
 

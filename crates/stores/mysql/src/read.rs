@@ -5,6 +5,13 @@
 //! and reading goes on; but what is there does not wait until a trickle has filled the page. Nothing is locked but, for that,
 //! the row that holds the last place.
 //!
+//! Places have no gaps. One behind which the list does not go on is a batch that the view hides while it shows the next one, as
+//! MariaDB's views may (see [`crate::order`]): whoever has the lock of the last place is waited for, and the list looked at
+//! again. What is missing then is gone. Nothing is purged before every reader has passed it, so only a reader that begins with
+//! the oldest may miss what was purged before it came, and how far that was is noted. Anything else stops the lane.
+//!
+//! What others have ordered is seen before it is on the disk, and not handed out before (see [`crate::durable`]).
+//!
 //! A message that the list names must be there: nothing is purged before every reader has passed it. One that is not, because
 //! somebody has deleted it or a proxy has sent two statements to two servers, stops the lane instead of being passed over.
 //!
@@ -17,14 +24,15 @@ use postrider_core::{
     Error, ErrorKind,
     lease::Lease,
     log::{Page, PageLimit},
-    time::Timestamp,
 };
 
 use crate::{
     MysqlStore,
-    db::{Db, get, values},
+    db::{Db, Standing, get, values},
     error::{Fault, Work},
-    order::{self, BATCH_MAX, Entry},
+    list::{self, Entry},
+    order::{self, BATCH_MAX},
+    planted::Plant,
     records::{Gathered, fetch},
     select::{CHOSEN_BY, Selection},
 };
@@ -43,19 +51,20 @@ const OWNED: &str = "SELECT 1 FROM {p}lane WHERE route = ? AND number = ? AND ep
 /// Reads on behind `after`.
 pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
-    let now = stand(&mut db, lease, after).await?;
+    let mut standing = stand(&mut db, lease, after).await?;
     let replay = lease.reader.replay.as_ref().map(|_| Arc::clone(&lease.lane.route));
     let until = if replay.is_some() { replay_end(&mut db, lease).await? } else { i64::MAX };
     let mut reading = Reading {
         selection: Selection::new(&lease.reader, lease.lane.number, lease.lanes),
-        gathered: Gathered::new(limit, replay.clone(), now),
+        gathered: Gathered::new(limit, replay.clone(), standing.now),
         at: after,
+        seen: after,
         scanned: 0,
     };
     let (mut nothing_waits, mut trickle) = (false, false);
-    // Ends with the log, with a full page, or with the scan's limit.
+    // Ends with the log, with a full page, with the scan's limit, or when what waits could not be ordered now.
     let more = loop {
-        let entries = order::behind(&mut db, reading.at, until).await?;
+        let entries = reading.next(&mut db, lease, until, standing.last, store.0.plant).await?;
         // Where there is much there is probably more: what comes behind is ordered while this is fetched and handled.
         if replay.is_none() && (BATCH_MAX / 2..2 * limit.records as usize).contains(&entries.len()) {
             order::order_ahead(store);
@@ -71,23 +80,29 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
             // Nobody may hold one connection while waiting for another.
             drop(db);
             let ordered = order::order(store).await?;
-            (nothing_waits, trickle) = (ordered == 0, ordered < BATCH_MAX);
             // Where nothing waits any more, somebody else may have ordered it since the list was looked at: look again.
             db = store.alone().await?;
-            stand(&mut db, lease, reading.at).await?;
+            standing = stand(&mut db, lease, reading.at).await?;
+            if ordered.messages == 0 && !ordered.is_all {
+                break true;
+            }
+            (nothing_waits, trickle) = (ordered.messages == 0, ordered.messages < BATCH_MAX);
         } else if reading.is_over() || !reading.take(&mut db, lease, &entries).await? {
             break true;
         }
     };
-    let Reading { gathered, at, .. } = reading;
+    let Reading { gathered, at, seen, .. } = reading;
+    if !gathered.is_empty() && !standing.is_durable {
+        store.0.durable.wait(&mut db, at, seen).await?;
+    }
     Ok(gathered.into_page(after, at, more))
 }
 
-/// Answers when it is, or that the lease is from before a fail-over: taken elsewhere, or at a place that was never given here.
-async fn stand(db: &mut Db, lease: &Lease, at: i64) -> Work<Timestamp> {
+/// How things stand, or that the lease is from before a fail-over: taken elsewhere, or at a place that was never given here.
+async fn stand(db: &mut Db, lease: &Lease, at: i64) -> Work<Standing> {
     db.is_of(lease)?;
-    let (now, last) = db.standing().await?;
-    if at > last { Err(Error::fenced().into()) } else { Ok(now) }
+    let standing = db.standing().await?;
+    if at > standing.last { Err(Error::fenced().into()) } else { Ok(standing) }
 }
 
 async fn replay_end(db: &mut Db, lease: &Lease) -> Work<i64> {
@@ -101,12 +116,33 @@ struct Reading<'a> {
     selection: Selection<'a>,
     gathered: Gathered,
     at: i64,
+    /// The last place that was seen.
+    seen: i64,
     scanned: usize,
 }
 
 impl Reading<'_> {
     fn is_over(&self) -> bool {
         self.gathered.is_full() || self.scanned >= SCAN_MAX
+    }
+
+    /// The entries that come next. `last` is a place that was given before: what is not behind it must be there.
+    async fn next(&mut self, db: &mut Db, lease: &Lease, until: i64, last: i64, plant: Plant) -> Work<Vec<Entry>> {
+        let mut entries = list::behind(db, self.at, until, plant).await?;
+        let must = last.min(until);
+        if missing_to(self.at, &entries, must).is_some() && plant != Plant::NoGapCheck {
+            db.wait_for("place").await?;
+            entries = list::behind(db, self.at, until, Plant::None).await?;
+            if let Some(missing) = missing_to(self.at, &entries, must) {
+                // A lane that has passed something keeps what comes next from being purged.
+                if self.at > 0 || missing > db.counter("purged").await? {
+                    return Err(gone(db, lease, self.at + 1).await);
+                }
+                self.at = missing;
+            }
+        }
+        self.seen = self.seen.max(entries.last().map_or(self.at, |entry| entry.place));
+        Ok(entries)
     }
 
     /// Takes what belongs to the lane, in order. `false`: the page ends before the entries do.
@@ -134,20 +170,49 @@ impl Reading<'_> {
     }
 }
 
+/// The last of the places that are missing directly behind `at`, up to which at least `must` have been given.
+fn missing_to(at: i64, entries: &[Entry], must: i64) -> Option<i64> {
+    let missing = entries.first().map_or(must, |entry| entry.place - 1);
+    Some(missing).filter(|missing| *missing > at)
+}
+
+/// Why a place that was given is not in the list.
+async fn gone(db: &mut Db, lease: &Lease, place: i64) -> Fault {
+    let what = "the order list does not go on where this lane stands: somebody has deleted from it, or this connection is sent \
+                to servers that differ";
+    broken(db, lease, Error::new(ErrorKind::Corrupt, what).with("place", place)).await
+}
+
 /// Why a message that the list names is not there.
 async fn missing(db: &mut Db, lease: &Lease, seq: i64) -> Fault {
+    let what = "a message that the order list names is not in the log: somebody has deleted it, or this connection is sent to \
+                servers that differ";
+    broken(db, lease, Error::new(ErrorKind::Corrupt, what).with("seq", seq)).await
+}
+
+async fn broken(db: &mut Db, lease: &Lease, error: Error) -> Fault {
     let lane = &lease.lane;
     let owned = db.query_opt(OWNED, values![&*lane.route, lane.number, lease.epoch.0.cast_signed()]).await;
     match owned {
         Err(fault) => fault,
         // Others have passed it meanwhile, and it was purged.
         Ok(None) => Error::fenced().into(),
-        Ok(Some(_)) => Error::new(
-            ErrorKind::Corrupt,
-            "a message that the order list names is not in the log: somebody has deleted it, or this connection is sent to \
-             servers that differ",
-        )
-        .with("seq", seq)
-        .into(),
+        Ok(Some(_)) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_directly_behind_is_found() {
+        let from = |place| [Entry { place, seq: 1, bytes: 0 }];
+        assert_eq!(missing_to(0, &from(1), 1), None);
+        assert_eq!(missing_to(7, &from(8), 20), None, "the rest comes in another look");
+        assert_eq!(missing_to(7, &from(9), 9), Some(8));
+        assert_eq!(missing_to(0, &from(801), 900), Some(800));
+        assert_eq!(missing_to(7, &[], 7), None, "there is no more");
+        assert_eq!(missing_to(7, &[], 9), Some(9));
     }
 }

@@ -16,7 +16,8 @@ use crate::{
     cursor,
     db::{Db, bytes, get, list, values},
     error::Work,
-    order::{BATCH_MAX, Entry, is_dense},
+    list::{Entry, is_dense},
+    order::BATCH_MAX,
     select::{Chosen, Selection, message_id},
     text::text,
 };

@@ -42,7 +42,7 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement) 
     let (route, number) = (&*lease.lane.route, number.cast_signed());
     let touches_rows = touches_rows(settlement);
     db.is_of(lease)?;
-    if advance > Some(db.standing().await?.1) {
+    if advance > Some(db.standing().await?.last) {
         // Commits that it has read were taken back; others get their places.
         return Err(Error::fenced().into());
     }

@@ -10,7 +10,7 @@ use crate::{
     db::{Db, bytes, get, list, values},
     dialect::Mysql,
     error::Work,
-    order::decode,
+    list::decode,
 };
 
 /// Numbers that are looked at together.

@@ -21,7 +21,7 @@ use postrider_core::{
     admin::StoreAdmin,
     enlist::Enlist,
     envelope::{Envelope, MessageId},
-    lease::LaneId,
+    lease::{LaneId, RouteSpec},
     log::{Cursor, Log, PageLimit, Settlement},
     parked::DueLimit,
 };
@@ -37,7 +37,11 @@ const PROGRAM: &str = "/usr/sbin/mariadbd";
 
 const WRITERS: u64 = 6;
 const KEYS: u64 = 4;
-const KILLS: u64 = 4;
+const KILLS: u64 = 6;
+
+/// Each relay is alone with its connections, as a process is, so that each reads what others have given places to.
+const ROUTES: [&str; 2] = ["r", "s"];
+const LANES: u32 = 2;
 
 /// Commits between two kills, at least.
 const COMMITS: u64 = 150;
@@ -82,7 +86,10 @@ struct World {
     over: AtomicBool,
     /// Messages of transactions that ended, or may have.
     written: Mutex<Vec<Enqueued>>,
-    arrived: Mutex<Vec<MessageId>>,
+    /// By route, as [`ROUTES`] has them.
+    arrived: [Mutex<Vec<MessageId>>; ROUTES.len()],
+    /// Messages that arrived and were not settled by whoever had read them: so many may arrive again.
+    unsettled: [AtomicU64; ROUTES.len()],
     /// The last fault that each relay met, for whoever asks why one does not end.
     faults: Mutex<Vec<String>>,
 }
@@ -146,15 +153,15 @@ async fn transaction(
 }
 
 /// Takes the lane, reads and settles; from the beginning whenever something fails. Ends when all is written and read.
-async fn relay(world: Arc<World>) {
+async fn relay(world: Arc<World>, route: usize, lane: u32) {
     let store = loop {
-        match MysqlStore::builder(&world.url).migrate(false).open().await {
+        match MysqlStore::builder(&world.url).migrate(false).connections_max(3).open().await {
             Ok(store) => break store,
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
     loop {
-        match own(&world, &store).await {
+        match own(&world, &store, route, lane).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(fault) => world.faults.lock().unwrap().push(fault),
@@ -185,23 +192,27 @@ async fn stuck(world: &World) -> String {
 }
 
 /// Whether everything is read.
-async fn own(world: &World, store: &MysqlStore) -> Result<bool, String> {
+async fn own(world: &World, store: &MysqlStore, route: usize, number: u32) -> Result<bool, String> {
     let told = |error: postrider_core::Error| error.to_string();
-    let node = node("r", Duration::from_millis(700));
-    store.register(&node, &[spec("r")]).await.map_err(told)?;
-    let lane = LaneId { route: "r".into(), number: 0 };
+    let node = node(ROUTES[route], Duration::from_millis(700));
+    let spec = RouteSpec { lanes: LANES, ..spec(ROUTES[route]) };
+    store.register(&node, &[spec]).await.map_err(told)?;
+    let lane = LaneId { route: ROUTES[route].into(), number };
     let Some(lease) = store.acquire(&lane, &node).await.map_err(told)? else { return Ok(false) };
     let mut cursor = store.resume(&lease).await.map_err(told)?.cursor;
     for number in 1.. {
         let all_written = world.is_over();
         store.heartbeat(&node).await.map_err(told)?;
-        let page = store.read(&lease, &cursor, PageLimit { records: 100, bytes: 1 << 20 }).await.map_err(told)?;
-        world.arrived.lock().unwrap().extend(page.records.iter().map(|record| record.envelope.id));
+        let page = store.read(&lease, &cursor, PageLimit { records: 1_000, bytes: 1 << 20 }).await.map_err(told)?;
+        let count = page.records.len() as u64;
+        world.unsettled[route].fetch_add(count, Ordering::SeqCst);
+        world.arrived[route].lock().unwrap().extend(page.records.iter().map(|record| record.envelope.id));
         if page.records.is_empty() && !page.more && all_written {
             return Ok(true);
         }
         let settlement = Settlement { number, advance: Some(page.end.clone()), ..Settlement::default() };
         store.settle(&lease, &settlement).await.map_err(told)?;
+        world.unsettled[route].fetch_sub(count, Ordering::SeqCst);
         cursor = page.end;
     }
     Ok(false)
@@ -224,11 +235,14 @@ async fn a_server_that_is_killed_loses_nothing_and_turns_nothing_around() {
         commits: AtomicU64::new(0),
         over: AtomicBool::new(false),
         written: Mutex::default(),
-        arrived: Mutex::default(),
+        arrived: Default::default(),
+        unsettled: Default::default(),
         faults: Mutex::default(),
     });
     let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(write(Arc::clone(&world), number))).collect();
-    let relays: Vec<_> = (0..2).map(|_| tokio::spawn(relay(Arc::clone(&world)))).collect();
+    // One lane has two that take it from each other.
+    let lanes = [(0, 0), (0, 0), (0, 1), (1, 0), (1, 1)];
+    let relays = lanes.map(|(route, lane)| tokio::spawn(relay(Arc::clone(&world), route, lane)));
     for kill in 1..=KILLS {
         let enough = async {
             while world.commits.load(Ordering::SeqCst) < kill * COMMITS {
@@ -252,9 +266,12 @@ async fn a_server_that_is_killed_loses_nothing_and_turns_nothing_around() {
     let stored: HashSet<Vec<u8>> = stored.into_iter().collect();
     let mut written = world.written.lock().unwrap().clone();
     written.iter_mut().for_each(|message| message.committed = stored.contains(message.id.0.as_bytes().as_slice()));
-    let verdict = check(&written, &world.arrived.lock().unwrap());
-    assert!(verdict.is_good(), "{verdict:?}");
-    assert!(verdict.committed >= KILLS * COMMITS && verdict.rolled_back > 0, "{verdict:?}");
+    for (arrived, unsettled) in world.arrived.iter().zip(&world.unsettled) {
+        let (verdict, unsettled) = (check(&written, &arrived.lock().unwrap()), unsettled.load(Ordering::SeqCst));
+        assert!(verdict.is_good(), "{verdict:?}");
+        assert!(verdict.duplicates <= unsettled, "{unsettled} at most, {verdict:?}");
+        assert!(verdict.committed >= KILLS * COMMITS && verdict.rolled_back > 0, "{verdict:?}");
+    }
 }
 
 /// A server tells when it started to the second.

@@ -14,7 +14,9 @@ use crate::{
     db::{Db, bytes, get, values},
     error::Work,
     lease::{self, LaneRow},
-    order::{self, BATCH_MAX},
+    list,
+    order::BATCH_MAX,
+    planted::Plant,
     records::fetch,
     route::Route,
     select::{CHOSEN_BY, message_id},
@@ -46,8 +48,11 @@ pub(super) async fn records(db: &mut Db, filter: &RecordFilter, after: Option<u6
     let (mut page, mut scanned) = (RecordPage::default(), 0);
     // Ends with the log, with a full page, or with the scan's limit.
     loop {
-        let entries =
-            if filter.newest_first { order::before(db, at).await? } else { order::behind(db, at, i64::MAX).await? };
+        let entries = if filter.newest_first {
+            list::before(db, at).await?
+        } else {
+            list::behind(db, at, i64::MAX, Plant::None).await?
+        };
         if entries.is_empty() {
             return Ok(page);
         }

@@ -17,7 +17,9 @@ use crate::{
     due,
     error::Work,
     lease::{self, LaneRow},
-    order::{self, BATCH_MAX},
+    list,
+    order::BATCH_MAX,
+    planted::Plant,
     records::fetch,
     route::Route,
     select::{CHOSEN_BY, Selection},
@@ -110,7 +112,7 @@ impl Look {
         let (mut pending, mut oldest) = (0, None::<Duration>);
         // Ends with the log, or when enough is counted.
         loop {
-            let entries = order::behind(db, at, route.replay_end.unwrap_or(i64::MAX)).await?;
+            let entries = list::behind(db, at, route.replay_end.unwrap_or(i64::MAX), Plant::None).await?;
             let Some(last) = entries.last() else { return Ok((pending, oldest)) };
             at = last.place;
             for entries in entries.chunks(BATCH_MAX) {

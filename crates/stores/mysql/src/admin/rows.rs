@@ -15,7 +15,7 @@ use postrider_core::{
 use crate::{
     db::{Db, get, values},
     error::{Work, corrupt},
-    lease, order,
+    lease, list,
     parked::{ordinal, signed},
     records::envelope,
     route::Route,
@@ -148,7 +148,7 @@ pub(super) async fn message(db: &mut Db, id: MessageId) -> Work<MessageTrace> {
     if let Some(row) = db.query_opt(FIND, values![id.0.as_bytes().to_vec()]).await? {
         let (envelope, enqueued_at) = envelope(&row, 1)?;
         // One without a place is the newest of all.
-        let place = order::place_of(db, get(&row, 0)?).await?.unwrap_or(i64::MAX);
+        let place = list::place_of(db, get(&row, 0)?).await?.unwrap_or(i64::MAX);
         trace.passed = passed(db, &envelope, enqueued_at, place).await?;
         trace.record = Some((envelope, enqueued_at));
     }

@@ -25,7 +25,10 @@ use crate::{
 pub use postrider_core::migration::Standing;
 
 /// Every migration, oldest first. Append only.
-const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") },
+    Migration { version: 2, name: "marks", template: include_str!("0002_marks.sql") },
+];
 
 /// The version that this program works with.
 pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
@@ -252,7 +255,7 @@ mod tests {
     fn released_texts_never_change() {
         // A released migration is in databases out there. If this fails, write a new one instead.
         let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
-        assert_eq!(checksums, ["34691d5c789a79f4"]);
+        assert_eq!(checksums, ["34691d5c789a79f4", "653f614d8b04b749"]);
         assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
     }
 

@@ -22,19 +22,30 @@ use crate::{
 /// Records of a page: an owner takes one of these.
 const PAGES: [u32; 3] = [7, 37, 1_000];
 
+/// Pages that a relay reads between two settlements.
+const PAGES_UNSETTLED_MAX: u32 = 10;
+
 const LEASE: Duration = Duration::from_millis(500);
+
+/// Registrations that fail one after the other before it is given up: there are not so many kills.
+const FAILURES_MAX: u32 = 1_000;
 
 /// Takes the lane again and again. Ends when all is written and read.
 pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
     let store = world.store().await;
     let lane = LaneId { route: "r".into(), number: 0 };
+    let mut failed = 0;
     loop {
         let node = node("r", LEASE);
         // A connection may have been killed; then once more.
-        if store.register(&node, &[spec("r")]).await.is_err() {
+        if let Err(error) = store.register(&node, &[spec("r")]).await {
+            failed += 1;
+            assert!(failed < FAILURES_MAX, "{error:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         }
+        failed = 0;
         let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
         if own(&world, &store, &lane, &node, limit, &mut random).await == Some(true) {
             return;
@@ -61,7 +72,7 @@ async fn own(
     };
     world.takes.fetch_add(1, Ordering::SeqCst);
     let mut cursor = store.resume(&lease).await.ok()?.cursor;
-    let (mut number, mut beaten) = (0, Instant::now());
+    let (mut number, mut pages, mut unsettled, mut beaten) = (0, 0, 0, Instant::now());
     for _ in 0..20 + random.below(200) {
         if beaten.elapsed() > LEASE / 4 {
             store.heartbeat(node).await.ok()?;
@@ -70,10 +81,17 @@ async fn own(
         let all_written = world.is_written();
         let page = match store.read(&lease, &cursor, limit).await {
             Ok(page) => page,
+            // Others have passed what comes next, and it is purged.
+            Err(error) if error.is_fenced() => {
+                world.fenced.fetch_add(1, Ordering::SeqCst);
+                return Some(false);
+            }
             Err(error) if error.is_transient() => return Some(false),
             Err(error) => panic!("{error:?}"),
         };
         world.arrive(page.records.iter().map(|record| record.envelope.id));
+        (pages, unsettled) = (pages + 1, unsettled + page.records.len() as u64);
+        world.unsettled.fetch_add(page.records.len() as u64, Ordering::SeqCst);
         let is_first = world.sleeps_on_purpose(!page.records.is_empty());
         if is_first {
             until_taken(world).await;
@@ -84,7 +102,7 @@ async fn own(
         // Now and then only a part of the page counts as published; the rest comes again.
         let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
         let advance = if random.chance(50) { (page.marks)(part) } else { page.end.clone() };
-        if advance != page.end || is_first || random.chance(300) {
+        if pages >= PAGES_UNSETTLED_MAX || advance != page.end || is_first || random.chance(300) {
             number += 1;
             let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
             let mut settled = store.settle(&lease, &settlement).await;
@@ -93,7 +111,10 @@ async fn own(
                 settled = store.settle(&lease, &settlement).await;
             }
             match settled {
-                Ok(()) if advance == page.end => {}
+                Ok(()) if advance == page.end => {
+                    world.unsettled.fetch_sub(std::mem::take(&mut unsettled), Ordering::SeqCst);
+                    pages = 0;
+                }
                 Err(error) if error.is_fenced() => {
                     world.fenced.fetch_add(1, Ordering::SeqCst);
                     return Some(false);
@@ -135,7 +156,7 @@ pub(crate) async fn kill_on_purpose(world: World) {
     let killed = world.killed.load(Ordering::SeqCst);
     let mut connection = connect().await;
     let mut holding = connection.start_transaction(TxOpts::default()).await.unwrap();
-    let sql = format!("SELECT value FROM {}counter WHERE name = 'place' FOR UPDATE", world.prefix());
+    let sql = format!("SELECT value FROM {}counter WHERE name = 'place' FOR UPDATE /* {HOLDER} */", world.prefix());
     holding.query_drop(sql).await.unwrap();
     while world.killed.load(Ordering::SeqCst) == killed && !world.is_read() {
         kill(&world).await;
@@ -143,6 +164,9 @@ pub(crate) async fn kill_on_purpose(world: World) {
     holding.rollback().await.unwrap();
     connection.disconnect().await.unwrap();
 }
+
+/// Whoever says so is no relay.
+const HOLDER: &str = "holds it on purpose";
 
 /// Looks that find nobody at work before it is given up.
 const LOOKS_MAX: u32 = 200;
@@ -155,7 +179,7 @@ async fn kill(world: &World) {
     // What the trigger does is the writers' work.
     let sql = format!(
         "SELECT id FROM information_schema.processlist
-          WHERE id <> CONNECTION_ID() AND ({}) AND info NOT LIKE '%INSERT INTO {}pending%'",
+          WHERE id <> CONNECTION_ID() AND ({}) AND info NOT LIKE '%INSERT INTO {}pending%' AND info NOT LIKE '%{HOLDER}%'",
         tables.join(" OR "),
         world.prefix()
     );

@@ -38,6 +38,8 @@ pub(crate) struct Inner {
     pub(crate) fenced: AtomicU64,
     pub(crate) killed: AtomicU64,
     pub(crate) purged: AtomicU64,
+    /// Messages that arrived and were not settled by whoever had read them: so many may arrive again.
+    pub(crate) unsettled: AtomicU64,
 }
 
 impl std::ops::Deref for World {
@@ -73,6 +75,7 @@ impl World {
             fenced: AtomicU64::new(0),
             killed: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            unsettled: AtomicU64::new(0),
         }))
     }
 }
@@ -129,6 +132,11 @@ impl Inner {
     pub(crate) fn counts(&self) -> (u64, u64, u64, u64) {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
         (of(&self.takes), of(&self.fenced), of(&self.killed), of(&self.purged))
+    }
+
+    /// So many duplicates may there be.
+    pub(crate) fn duplicates_max(&self) -> u64 {
+        self.unsettled.load(Ordering::SeqCst)
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
