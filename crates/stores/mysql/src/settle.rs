@@ -1,8 +1,8 @@
 //! Settle: the cursor moves, and what could not simply go on is parked, in one transaction under the lease's epoch.
 //!
-//! The usual settlement is one small update, and a transaction by itself, behind a look at who answers and which place was given
-//! last: a cursor from before a fail-over must not be written (see [`crate::identity`]). A repeated one is recognised by its number:
-//! numbers grow within an epoch, so one that is not greater than the last has been applied.
+//! The usual settlement is one small update, and a transaction by itself. It asks in the same step who answers and which place
+//! was given last: a cursor from before a fail-over must not be written (see [`crate::identity`]). A repeated one is recognised by
+//! its number: numbers grow within an epoch, so one that is not greater than the last has been applied.
 
 use postrider_core::{
     Error,
@@ -15,16 +15,19 @@ use crate::{
     db::{Db, get, values},
     due,
     error::Work,
+    identity,
     lease::{drop_lane, fence},
     parked::Rows,
     route::{Route, drop_empty_replays},
 };
 
-/// By primary key. Epoch and number are asked in the same step: nothing changes if either is over. The server is asked for
-/// rows that match, so that writing the same cursor again counts.
+/// By primary key. Epoch, number, server and place are asked in the same step: nothing changes if one of them is over. The
+/// server is asked for rows that match, so that writing the same cursor again counts. At READ COMMITTED the look at the last
+/// place locks nothing.
 const ADVANCE: &str = "
 UPDATE {p}lane SET passed = COALESCE(?, passed), settled = ?
- WHERE route = ? AND number = ? AND epoch = ? AND (settled IS NULL OR settled < ?)";
+ WHERE route = ? AND number = ? AND epoch = ? AND (settled IS NULL OR settled < ?)
+   AND {name} = ? AND COALESCE(?, 0) <= (SELECT value FROM {p}counter AS given WHERE given.name = 'place')";
 
 const PASSED: &str = "SELECT passed FROM {p}lane WHERE route = ? AND number = ? AND epoch = ?";
 
@@ -42,15 +45,16 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement) 
     let (route, number) = (&*lease.lane.route, number.cast_signed());
     let touches_rows = touches_rows(settlement);
     db.is_of(lease)?;
-    if advance > Some(db.standing().await?.last) {
-        // Commits that it has read were taken back; others get their places.
-        return Err(Error::fenced().into());
-    }
     if touches_rows {
         db.lock_route(route).await?;
     }
-    let values = values![advance, number, route, lease.lane.number, lease.epoch.0.cast_signed(), number];
-    if db.execute(ADVANCE, values).await? == 0 {
+    let mut values = values![advance, number, route, lease.lane.number, lease.epoch.0.cast_signed(), number];
+    values.extend(values![&*db.server().name, advance]);
+    if db.execute(&ADVANCE.replace("{name}", identity::NAME), values).await? == 0 {
+        if advance > Some(db.standing().await?.last) {
+            // Commits that it has read were taken back; others get their places.
+            return Err(Error::fenced().into());
+        }
         // Either the lane has another epoch, or this number has been applied.
         return fence(db, lease).await;
     }
