@@ -31,17 +31,20 @@ const STATEMENTS_KEPT: usize = 128;
 /// How soon a connection is asked by the system whether its other end still lives.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// What every session of ours begins with. At READ COMMITTED a reader takes no locks between rows, so that no insert of a
-/// producer ever waits for it. Strict, so that nothing is cut to fit, whatever the server's default is.
-const SESSION: [&str; 2] = [
+/// What every session of ours begins with, whatever the server's default is. At READ COMMITTED a reader takes no locks between
+/// rows, so that no insert of a producer ever waits for it. Strict, so that nothing is cut to fit. A statement outside a
+/// transaction is one by itself, and a commit begins no other: what is answered is done, and keeps no lock.
+const SESSION: [&str; 3] = [
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "SET NAMES utf8mb4",
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, completion_type = 'NO_CHAIN'",
 ];
 
 /// What the store's own sessions have besides. None waits for a lock for longer than all others together have patience; and
 /// one whose process stands still or has vanished keeps its locks no longer than this, for every other relay waits for them.
-/// An idle connection that ends by it is replaced when it is needed. (The comment is one for MySQL and not for MariaDB.)
-const OWN_SESSION: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50, \
+/// An idle connection that ends by it is replaced when it is needed. (The comment is one for MySQL and not for MariaDB.) The
+/// server tells when transactions began by the time of its machine, so that is the time that they are compared with.
+const OWN_SESSION: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50, time_zone = 'SYSTEM', \
      wait_timeout = 60 /*M!100300 , idle_transaction_timeout = 20 */";
 
 /// Options of a store. Made by [`MysqlStore::builder`].
