@@ -109,8 +109,8 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 }
 
 /// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
-/// one goes on. Should the trigger that notes new messages be
-/// gone, it is created again, and the messages that it missed are noted.
+/// one goes on. Should the trigger that notes new messages be gone, it is created again. Messages that it has missed at any time are
+/// found by a pass over the log, and noted.
 ///
 /// # Errors
 /// As [`status`].
@@ -118,19 +118,14 @@ pub async fn up(url: &str, dialect: &Mysql, actor: &Actor) -> Result<Vec<Standin
     let mut db = Db::alone(lend(url).await?, dialect);
     let work = async {
         let applied = apply(&mut db, Some(actor)).await?;
-        let mut missed = unnoted::newest(&mut db).await? > 0;
         if !has_trigger(&mut db).await? {
             let of_trigger = |statement: &String| statement.starts_with("CREATE TRIGGER");
             for statement in MIGRATIONS.iter().flat_map(|migration| statements(migration.template)).filter(of_trigger) {
                 act::note(&mut db, actor, "migrate", "the trigger that notes new messages, again").await?;
                 db.execute_text(&statement).await?;
             }
-            missed = true;
         }
-        if missed {
-            act::note(&mut db, actor, "migrate", "messages that were never noted").await?;
-            unnoted::note(url, dialect).await?;
-        }
+        unnoted::note(url, dialect, actor).await?;
         Ok(applied)
     };
     work.await.map_err(|fault: Fault| fault.into_error("migrate"))
