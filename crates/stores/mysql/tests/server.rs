@@ -13,8 +13,8 @@ use postrider_core::{
     doctor::{Severity, Thresholds},
     enlist::Enlist,
     envelope::Envelope,
-    lease::LaneId,
-    log::{Log, RecordRef, Retention, Settlement},
+    lease::{LaneId, Lease},
+    log::{Cursor, Log, PageLimit, RecordRef, Retention, Settlement},
     parked::Parked,
 };
 use postrider_store_mysql::{Mysql, MysqlStore, migrations};
@@ -76,7 +76,7 @@ async fn openers_that_race_migrate_once() {
 async fn a_migration_that_was_cut_off_goes_on() {
     let script = |prefix: &str| migrations::sql(&Mysql::with_prefix(prefix).unwrap());
     let statements = script("x_").split(";\n").filter(|text| text.contains(' ')).count();
-    for done in (0..statements).step_by(2) {
+    for done in 0..statements {
         let tables = Tables::fresh();
         let mut connection = connect().await;
         for statement in script(tables.prefix()).split(";\n").take(done) {
@@ -104,7 +104,8 @@ async fn a_schema_that_is_missing_newer_or_altered_is_refused() {
     builder(tables.prefix()).migrate(false).open().await.unwrap();
     let mut connection = connect().await;
     let migration = format!("{}migration", tables.prefix());
-    for (change, back) in [("version = version + 1", "version = version - 1"), ("checksum = 'other'", "")] {
+    let newer = ("version = version + 1 ORDER BY version DESC", "version = version - 1 ORDER BY version");
+    for (change, back) in [newer, ("checksum = 'other'", "")] {
         connection.query_drop(format!("UPDATE {migration} SET {change}")).await.unwrap();
         let refused = builder(tables.prefix()).open().await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
@@ -182,6 +183,180 @@ async fn a_message_that_the_order_list_names_and_that_is_gone_is_not_passed_over
         .unwrap();
     let read = store.read(&lease, &cursor, limit).await.unwrap();
     assert_eq!(&*read.records[0].envelope.name, "put back");
+}
+
+/// Trigger and messages come back one by one, by hand: what was missed is found however much came after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_were_missed_long_ago_are_told_and_noted() {
+    let place = Place::new().await;
+    let (store, dialect, prefix) = (place.store(), place.store().dialect(), place.prefix());
+    let script = migrations::sql(&dialect);
+    let trigger = script.split(";\n").find(|statement| statement.contains("CREATE TRIGGER")).unwrap();
+    let mut connection = connect().await;
+    for numbers in [100_000, 5_000_000_000_i64] {
+        connection.query_drop(format!("DROP TRIGGER {prefix}log_pending")).await.unwrap();
+        place.commit(vec![Envelope::new("t", "missed", "")]).await;
+        connection.query_drop(trigger).await.unwrap();
+        connection.query_drop(format!("ALTER TABLE {prefix}log AUTO_INCREMENT = {numbers}")).await.unwrap();
+        place.commit(vec![Envelope::new("t", "noted", "")]).await;
+        if numbers == 100_000 {
+            let told = store.doctor(Thresholds::default()).await.unwrap();
+            assert!(told.iter().any(|finding| finding.code == "unnoted-messages"), "{told:?}");
+        }
+        assert!(names(&place.delivered().await).ends_with(&["noted"]));
+        migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
+        assert!(names(&place.delivered().await).ends_with(&["noted", "missed"]));
+    }
+    let audited = store.audit(100).await.unwrap();
+    assert_eq!(audited.iter().filter(|entry| entry.subject.contains("never noted")).count(), 2, "{audited:?}");
+}
+
+/// The only lane of a route of its own, and where it begins.
+async fn take(store: &MysqlStore) -> (Lease, Cursor) {
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    store.register(&node, &[spec("r")]).await.unwrap();
+    let lease = store.acquire(&lane, &node).await.unwrap().unwrap();
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    (lease, cursor)
+}
+
+const LIMIT: PageLimit = PageLimit { records: 10, bytes: 1 << 20 };
+
+/// What gives the place `last` to the newest message that waits, as SQL.
+fn ordering_by_hand(prefix: &str, last: i64) -> [String; 3] {
+    [
+        format!(
+            "INSERT INTO {prefix}ordering (last, lo, hi, ordered_at, list)
+             SELECT {last}, seq, seq, 0, CONCAT(UNHEX(LPAD(HEX(seq), 16, '0')), UNHEX(LPAD(HEX(bytes), 8, '0')))
+               FROM {prefix}pending
+              ORDER BY p DESC
+              LIMIT 1"
+        ),
+        format!("DELETE FROM {prefix}pending ORDER BY p DESC LIMIT 1"),
+        format!("UPDATE {prefix}counter SET value = {last} WHERE name = 'place'"),
+    ]
+}
+
+/// A view of MariaDB may show a batch and hide the one before, which was committed a moment earlier.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_is_hidden_behind_the_next_one_is_waited_for() {
+    let place = Place::new().await;
+    let prefix = place.prefix().to_owned();
+    let (store, (lease, cursor)) = (place.store(), take(&place.store()).await);
+    let (mut first, mut second) = (connect().await, connect().await);
+    for connection in [&mut first, &mut second] {
+        connection.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
+        connection.query_drop("BEGIN").await.unwrap();
+    }
+    place.commit(vec![Envelope::new("t", "one", "")]).await;
+    for sql in ordering_by_hand(&prefix, 1) {
+        first.query_drop(sql).await.unwrap();
+    }
+    // Without the counter, whose lock the first one has.
+    second.query_drop(format!("INSERT INTO {prefix}log (topic, name, payload) VALUES ('t', 'two', '')")).await.unwrap();
+    for sql in &ordering_by_hand(&prefix, 2)[..2] {
+        second.query_drop(sql).await.unwrap();
+    }
+    second.query_drop("COMMIT").await.unwrap();
+    let reading = tokio::spawn(async move { store.read(&lease, &cursor, LIMIT).await });
+    until_waiting(&prefix).await;
+    first.query_drop(format!("UPDATE {prefix}counter SET value = 2 WHERE name = 'place'")).await.unwrap();
+    first.query_drop("COMMIT").await.unwrap();
+    let page = reading.await.unwrap().unwrap();
+    assert_eq!(page.records.iter().map(|record| &*record.envelope.name).collect::<Vec<_>>(), ["one", "two"]);
+}
+
+/// Only retention makes the list shorter, and only where everybody has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hole_in_the_order_list_is_not_passed_over_unless_it_was_purged() {
+    let place = Place::new().await;
+    let (store, prefix) = (place.store(), place.prefix());
+    let (lease, begin) = take(&store).await;
+    let mut cursor = begin.clone();
+    let mut ends = Vec::new();
+    for name in ["one", "two", "three", "four"] {
+        // Each read gives the place to one, as a batch of its own.
+        place.commit(vec![Envelope::new("t", name, "")]).await;
+        cursor = store.read(&lease, &cursor, LIMIT).await.unwrap().end;
+        ends.push(cursor.clone());
+    }
+    let settlement = Settlement { number: 1, advance: Some(ends[0].clone()), ..Settlement::default() };
+    store.settle(&lease, &settlement).await.unwrap();
+    assert_eq!(store.purge(Retention::by_age(Duration::ZERO)).await.unwrap(), 1);
+    assert_eq!(names(&place.delivered().await), ["two", "three", "four"], "a reader that begins with the oldest");
+    let mut connection = connect().await;
+    let hide = |last: u32| format!("UPDATE {prefix}ordering SET last = -last WHERE last = {last}");
+    let show = |last: u32| format!("UPDATE {prefix}ordering SET last = {last} WHERE last = -{last}");
+    let refused = async |cursor: &Cursor| {
+        let refused = store.read(&lease, cursor, LIMIT).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        assert!(refused.to_string().contains("order list"), "{refused}");
+    };
+    connection.query_drop(hide(2)).await.unwrap();
+    refused(&ends[0]).await;
+    refused(&begin).await;
+    connection.query_drop(show(2)).await.unwrap();
+    connection.query_drop(hide(3)).await.unwrap();
+    let page = store.read(&lease, &ends[0], LIMIT).await;
+    assert!(page.is_err(), "it is noticed no later than here: {page:?}");
+    refused(&ends[1]).await;
+    connection.query_drop(show(3)).await.unwrap();
+    connection.query_drop(hide(4)).await.unwrap();
+    refused(&ends[2]).await;
+    connection.query_drop(show(4)).await.unwrap();
+    assert_eq!(store.read(&lease, &ends[0], LIMIT).await.unwrap().records.len(), 3);
+}
+
+/// What another process has ordered is seen before it is on the disk; what one has ordered oneself is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_have_ordered_is_handed_out_behind_a_commit() {
+    let place = Place::new().await;
+    let (one, other) = (place.another().await, place.another().await);
+    let mut connection = connect().await;
+    let on_disk: Option<bool> = connection.query_first("SELECT @@log_bin AND @@sync_binlog = 1").await.unwrap();
+    if on_disk == Some(true) {
+        return;
+    }
+    let mut barriers = async || -> i64 {
+        let sql = format!("SELECT value FROM {}counter WHERE name = 'barrier'", place.prefix());
+        connection.query_first(sql).await.unwrap().unwrap()
+    };
+    let (lease, mut cursor) = take(&one).await;
+    for _ in 0..3 {
+        place.commit(vec![Envelope::new("t", "n", ""), Envelope::new("t", "n", "")]).await;
+        let page = one.read(&lease, &cursor, LIMIT).await.unwrap();
+        assert_eq!(page.records.len(), 2);
+        cursor = page.end;
+    }
+    assert_eq!(barriers().await, 0, "whoever orders has committed");
+    place.commit((0..4).map(|_| Envelope::new("t", "n", "")).collect()).await;
+    other.overview().await.unwrap();
+    let few = PageLimit { records: 2, ..LIMIT };
+    for _ in 0..2 {
+        let page = one.read(&lease, &cursor, few).await.unwrap();
+        assert_eq!(page.records.len(), 2);
+        cursor = page.end;
+        assert_eq!(barriers().await, 1, "once for all that was seen");
+    }
+    assert!(one.read(&lease, &cursor, few).await.unwrap().records.is_empty());
+    assert_eq!(barriers().await, 1, "and not for nothing");
+}
+
+/// The messages have their places before this process could see them: somebody else was quicker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_have_ordered_wakes_a_waiter() {
+    let place = Place::new().await;
+    let (store, prefix) = (place.store(), place.prefix());
+    let mut connection = connect().await;
+    for round in 1..=5 {
+        let hint = store.hint();
+        let log = format!("INSERT INTO {prefix}log (topic, name, payload) VALUES ('t', 'n', '')");
+        let ordering = ordering_by_hand(prefix, round);
+        for sql in [&["BEGIN".to_owned(), log][..], &ordering, &["COMMIT".to_owned()]].concat() {
+            connection.query_drop(sql).await.unwrap();
+        }
+        assert!(tokio::time::timeout(Duration::from_secs(60), hint).await.is_ok(), "round {round}");
+    }
 }
 
 /// A relay whose process stands still, or whose machine is gone, keeps the lock that all others need; its session does not.
@@ -406,15 +581,7 @@ async fn what_another_has_ordered_meanwhile_is_read_at_once() {
     let reading = place.delivered();
     let meanwhile = async {
         until_waiting(&prefix).await;
-        for sql in [
-            format!(
-                "INSERT INTO {prefix}ordering (last, lo, hi, ordered_at, list)
-                 SELECT 1, seq, seq, 0, CONCAT(UNHEX(LPAD(HEX(seq), 16, '0')), UNHEX(LPAD(HEX(bytes), 8, '0')))
-                   FROM {prefix}pending"
-            ),
-            format!("DELETE FROM {prefix}pending"),
-            format!("UPDATE {prefix}counter SET value = 1 WHERE name = 'place'"),
-        ] {
+        for sql in ordering_by_hand(&prefix, 1) {
             ordering.query_drop(sql).await.unwrap();
         }
         ordering.commit().await.unwrap();
