@@ -17,7 +17,7 @@ const BEHIND: &str = "SELECT last, list FROM {p}ordering WHERE last > ? ORDER BY
 const BEHIND_TORN: &str = "
 SELECT last, list
   FROM {p}ordering
- WHERE last > ? AND (RAND() < 0.8 OR last = (SELECT MAX(last) FROM {p}ordering))
+ WHERE last > ? AND (RAND() < 0.5 OR last = (SELECT MAX(last) FROM {p}ordering))
  ORDER BY last
  LIMIT ?";
 

@@ -42,6 +42,9 @@ use crate::{
 /// Messages of one batch at most. Fewer than MariaDB takes in an `IN (…)` before it makes a join of it.
 pub(crate) const BATCH_MAX: usize = 800;
 
+/// The same where views are torn on purpose: a batch is hidden only where there are several.
+const TORN_BATCH_MAX: usize = 8;
+
 /// Batches that one transaction writes at most: a backlog is ordered with fewer commits.
 const BATCHES_MAX: usize = 4;
 
@@ -189,7 +192,7 @@ async fn order_batch(db: &mut Db, last: i64, plant: Plant) -> Work<Ordered> {
         if certain == 0 {
             continue;
         }
-        let is_all = picked.len() < BATCH_MAX && certain == picked.len();
+        let is_all = picked.len() < batch_max(plant) && certain == picked.len();
         picked.truncate(certain);
         write(db, last, &picked, plant).await?;
         return Ok(Ordered { messages: certain, is_all });
@@ -205,6 +208,10 @@ struct Picked {
     bytes: u32,
 }
 
+fn batch_max(plant: Plant) -> usize {
+    if matches!(plant, Plant::TornViews | Plant::NoGapCheck) { TORN_BATCH_MAX } else { BATCH_MAX }
+}
+
 /// Some that wait, in the order of `p`.
 async fn pick(db: &mut Db, plant: Plant) -> Work<Vec<Picked>> {
     let pick = match plant {
@@ -213,7 +220,7 @@ async fn pick(db: &mut Db, plant: Plant) -> Work<Vec<Picked>> {
         Plant::TornViews | Plant::OneLook => PICK_TORN,
         Plant::None | Plant::RangeDelete | Plant::NoGapCheck => PICK,
     };
-    let rows = db.query(pick, values![BATCH_MAX as u64]).await?;
+    let rows = db.query(pick, values![batch_max(plant) as u64]).await?;
     let picked = |row: &Row| {
         let bytes = u32::try_from(get::<i64>(row, 2)?).unwrap_or(u32::MAX);
         Ok(Picked { p: get(row, 0)?, seq: get(row, 1)?, bytes })
