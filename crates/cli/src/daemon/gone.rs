@@ -36,7 +36,8 @@ pub(super) fn listener() -> (Listener, UnboundedReceiver<Arc<str>>) {
 
 impl Observer for Listener {
     fn observe(&self, event: &Event<'_>) {
-        if let Event::BreakerOpened { lane, cause } = event
+        // It may first have been down for a while, and its owner has put up the 410 since.
+        if let Event::BreakerOpened { lane, cause } | Event::OutageChanged { lane, cause } = event
             && cause.code() == GONE
         {
             // Nobody hears it only when the process ends.

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicUsize, Ordering},
@@ -40,6 +40,8 @@ fn a_reload_takes_what_it_can_and_names_what_needs_a_restart() {
     workplace.write("relay.toml", config("lease_life = \"30s\"", "topics = [\"orders.*\"]", "[log]\nlevel = \"info\""));
     daemon.signal(Signal::HUP);
     wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    // Said when the routes are replaced, which may go on delivering before that.
+    wait_until("it is said", || log(&workplace, "relay").contains("restart needed"));
     let told = log(&workplace, "relay");
     for word in
         ["changed=\"log.level, route.orders.rate\"", "restart needed", "keys=\"relay.lease_life, route.orders.topics\""]
@@ -113,17 +115,29 @@ fn receiver(status: u16) -> (u16, Arc<AtomicU16>, Arc<AtomicUsize>) {
     (port, status, taken)
 }
 
+/// A relay with the route `hook` to a receiver on this port, and where its metrics are.
+fn hook(port: u16, listen: SocketAddr, breaker_max: &str) -> String {
+    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
+    format!(
+        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[admin]\nlisten = \"{listen}\"\n\
+         [[route]]\nname = \"hook\"\nbreaker_max = \"{breaker_max}\"\n\
+         transport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
+    )
+}
+
+/// Whether the metrics say that the endpoint takes nothing.
+fn wait_until_circuit_is(listen: SocketAddr, open: bool) {
+    let sample = format!("postrider_circuit_open{{store=\"default\",route=\"hook\"}} {}\n", u8::from(open));
+    wait_until(&sample, || get(listen, "/metrics", None).is_some_and(|(_, text)| text.contains(&sample)));
+}
+
 /// A restart alone must not deliver to it again: that it is gone is kept in the store.
 #[test]
 fn an_endpoint_that_is_gone_stays_disabled_until_somebody_resumes_its_route() {
     let workplace = Workplace::new();
     let mut producer = workplace.migrated();
     let (port, status, taken) = receiver(410);
-    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
-    let config = format!(
-        "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
-         breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
-    );
+    let config = hook(port, free_port(), "200ms");
     let run = |arguments: &[&str]| {
         let done = workplace.run(&[arguments, &["--store", "sqlite:app.db"]].concat());
         assert_eq!(done.code, 0, "{done:?}");
@@ -149,27 +163,49 @@ fn an_endpoint_that_is_gone_stays_disabled_until_somebody_resumes_its_route() {
     wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
 }
 
+/// Also one that was down before, so that nothing was sent to it when its owner took it away.
 #[test]
 fn an_endpoint_that_was_gone_is_tried_again_by_the_same_relay() {
+    for first in [410, 502] {
+        let workplace = Workplace::new();
+        let mut producer = workplace.migrated();
+        let (port, status, taken) = receiver(first);
+        let listen = free_port();
+        let _daemon = workplace.daemon("relay", &hook(port, listen, "200ms"));
+        producer.enqueue(3, 3);
+        if first != 410 {
+            wait_until_circuit_is(listen, true);
+            status.store(410, Ordering::SeqCst);
+        }
+        wait_until("it is paused", || workplace.status()["routes"][0]["paused"]["name"] == "postrider");
+        wait_until_circuit_is(listen, false);
+        status.store(204, Ordering::SeqCst);
+        for verb in ["drain", "resume"] {
+            let done = workplace.run(&["route", verb, "hook", "--store", "sqlite:app.db"]);
+            assert_eq!(done.code, 0, "{done:?}");
+        }
+        wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
+        wait_until_circuit_is(listen, false);
+    }
+}
+
+/// As somebody does it who has corrected a secret.
+#[test]
+fn an_outage_that_a_reload_ends_does_not_stay_in_the_metrics() {
     let workplace = Workplace::new();
     let mut producer = workplace.migrated();
-    let (port, status, taken) = receiver(410);
-    let http = format!("allow_http = true\nallow = [\"127.0.0.1/32\"]\nports = [{port}]\nunsigned = true");
-    let _daemon = workplace.daemon(
-        "relay",
-        &format!(
-            "[store]\nurl = \"sqlite:app.db\"\n[relay]\nheartbeat_every = \"200ms\"\n[[route]]\nname = \"hook\"\n\
-             breaker_max = \"200ms\"\ntransport = \"http://127.0.0.1:{port}/\"\n[route.http]\n{http}\n"
-        ),
-    );
+    let (port, status, taken) = receiver(401);
+    let listen = free_port();
+    // The next probe is far away: only the reload can end it.
+    let daemon = workplace
+        .daemon("relay", &hook(port, listen, "1h").replace("breaker_max", "breaker_first = \"1h\"\nbreaker_max"));
     producer.enqueue(3, 3);
-    wait_until("it is paused", || workplace.status()["routes"][0]["paused"]["name"] == "postrider");
+    wait_until_circuit_is(listen, true);
     status.store(204, Ordering::SeqCst);
-    for verb in ["drain", "resume"] {
-        let done = workplace.run(&["route", verb, "hook", "--store", "sqlite:app.db"]);
-        assert_eq!(done.code, 0, "{done:?}");
-    }
+    workplace.write("relay.toml", hook(port, listen, "200ms"));
+    daemon.signal(Signal::HUP);
     wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
+    wait_until_circuit_is(listen, false);
 }
 
 #[test]

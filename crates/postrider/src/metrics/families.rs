@@ -162,7 +162,10 @@ impl Families {
             clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
             store_up: add.plain("store_up", "1 if the store could be read when these metrics were asked for"),
             in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),
-            circuit_open: add.plain("circuit_open", "1 while the destination takes nothing and this node waits"),
+            circuit_open: add.plain(
+                "circuit_open",
+                "1 while the destination takes nothing and this node waits for it; 0 for a route that is paused",
+            ),
             enqueued: add.plain(
                 "outbox_enqueued",
                 "Records read from the log by this node; one that is read again, since its lane changed hands before it was settled, \

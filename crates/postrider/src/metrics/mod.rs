@@ -401,7 +401,7 @@ impl Observer for StoreMetrics {
             Event::BreakerOpened { lane, .. } => {
                 self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = true);
             }
-            Event::BreakerClosed { lane } => {
+            Event::BreakerClosed { lane } | Event::BreakerForgotten { lane } => {
                 self.own(lane, |lanes| lanes.entry((*lane).clone()).or_default().breaker_open = false);
             }
             Event::Dead { lane, cause, .. } => {

@@ -112,6 +112,11 @@ fn an_open_breaker_shows_until_it_closes() {
     assert_eq!(open(), Some(1.0));
     metrics.observe(&Event::BreakerClosed { lane: &lane() });
     assert_eq!(open(), Some(0.0));
+    metrics.observe(&Event::BreakerOpened { lane: &lane(), cause: &cause });
+    metrics.observe(&Event::OutageChanged { lane: &lane(), cause: &cause });
+    assert_eq!(open(), Some(1.0));
+    metrics.observe(&Event::BreakerForgotten { lane: &lane() });
+    assert_eq!(open(), Some(0.0), "nobody waits for it any more");
 }
 
 #[test]

@@ -136,6 +136,10 @@ impl LaneDriver {
                 Ended::Drained => {} // paused or leaving: the orders say which; or the route was replaced
                 ended => return ended,
             }
+            // The next life of the machine knows nothing of the outage, so it would never tell that it is over.
+            if work.lane.breaker_is_open() && !self.orders.borrow().leave {
+                self.context.observer.observe(&Event::BreakerForgotten { lane: &self.lease.lane });
+            }
         }
     }
 
@@ -489,6 +493,7 @@ impl Work {
                 }
             }
             Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),
+            Note::OutageChanged { cause } => observer.observe(&Event::OutageChanged { lane, cause: &cause }),
             Note::BreakerClosed => observer.observe(&Event::BreakerClosed { lane }),
             Note::Stalled { record, limit } => {
                 observer.observe(&Event::Stalled { lane, id: record.envelope.id, limit });

@@ -68,8 +68,21 @@ pub enum Event<'a> {
         /// Why.
         cause: &'a Cause,
     },
+    /// The destination takes nothing still, though for another reason than the one that was last told.
+    OutageChanged {
+        /// The lane.
+        lane: &'a LaneId,
+        /// Why by now.
+        cause: &'a Cause,
+    },
     /// The destination answers again.
     BreakerClosed {
+        /// The lane.
+        lane: &'a LaneId,
+    },
+    /// The lane came to rest while its destination took nothing, for a pause or because its route was replaced. It keeps
+    /// the lane, and begins afresh: nobody knows whether the destination would answer by now.
+    BreakerForgotten {
         /// The lane.
         lane: &'a LaneId,
     },
@@ -187,7 +200,13 @@ impl Observer for TracingObserver {
             Event::BreakerOpened { lane, cause } => {
                 warn!(target: TARGET, %lane, %cause, "destination takes nothing; the lane waits, no attempts are counted");
             }
+            Event::OutageChanged { lane, cause } => {
+                warn!(target: TARGET, %lane, %cause, "destination still takes nothing, for another reason than before");
+            }
             Event::BreakerClosed { lane } => info!(target: TARGET, %lane, "destination answers again"),
+            Event::BreakerForgotten { lane } => {
+                info!(target: TARGET, %lane, "lane rests; its destination took nothing, and is asked anew when it goes on");
+            }
             Event::Stalled { lane, id, limit } => {
                 warn!(target: TARGET, %lane, %id, limit, "a limit keeps the cursor from passing this message");
             }

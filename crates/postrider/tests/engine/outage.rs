@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use postrider::{
     Outcome, Route,
-    core::{BoxFuture, capability::PublisherCapabilities, log::RecordRef, parked::ParkedState, transport::Publisher},
+    core::{
+        BoxFuture, admin::Actor, capability::PublisherCapabilities, log::RecordRef, parked::ParkedState,
+        transport::Publisher,
+    },
 };
 use postrider_testkit::fault::{Fault, FaultyPublisher, Mix};
 
@@ -82,6 +85,43 @@ async fn a_stop_during_an_outage_does_not_wait_for_its_end(place: Place) {
     let relay = Running::start(&place.log, [quick(broker.clone())]);
     until("everything to arrive", async || broker.arrived().len() == 2).await;
     relay.drained().await;
+}
+
+/// Whoever shows that a destination takes nothing must learn that nobody waits for it any more.
+#[tokio::test]
+async fn an_outage_during_which_the_lane_begins_afresh_is_told_to_be_over() {
+    let (place, broker, new) = (Place::memory(), Broker::new(), Broker::new());
+    let down = Seen::BreakerOpened("down".to_owned());
+    let told = |relay: &Running, seen: &Seen| relay.observed().count(|other| other == seen);
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&place.log, [quick(broker.clone())]);
+    until("the breaker to open", async || relay.observed().has(&down)).await;
+    place.admin.pause("all", &Actor::new("tester")).await.unwrap();
+    until("the lane to rest", async || told(&relay, &Seen::BreakerForgotten) == 1).await;
+    place.admin.resume_route("all", &Actor::new("tester")).await.unwrap();
+    until("the breaker to open again", async || told(&relay, &down) == 2).await;
+    relay.replace_route(quick(new.clone())).unwrap();
+    until("it to arrive", async || new.has("a1")).await;
+    assert_eq!(told(&relay, &Seen::BreakerForgotten), 2);
+    assert_eq!(relay.drained().await.count(|seen| *seen == Seen::BreakerClosed), 0, "it has not answered");
+}
+
+#[tokio::test]
+async fn another_reason_for_an_outage_is_told_once() {
+    let (place, broker) = (Place::memory(), Broker::new());
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    place.commit_labels(&["a1", "b1"]);
+    let relay = Running::start(&place.log, [quick(broker.clone())]);
+    until("the breaker to open", async || relay.observed().has(&Seen::BreakerOpened("down".to_owned()))).await;
+    broker.answer(|_| Outcome::Unavailable(cause("gone")));
+    let gone = Seen::OutageChanged("gone".to_owned());
+    until("the other reason", async || relay.observed().has(&gone)).await;
+    let probes = broker.batches().len();
+    until("more probes", async || broker.batches().len() >= probes + 10).await;
+    let observed = relay.drained().await;
+    assert_eq!(observed.count(|seen| matches!(seen, Seen::OutageChanged(_))), 1, "{:?}", observed.all());
+    assert_eq!(observed.count(|seen| matches!(seen, Seen::BreakerOpened(_))), 1);
 }
 
 #[tokio::test]

@@ -147,6 +147,10 @@ pub(crate) enum Note {
     BreakerOpened {
         cause: Cause,
     },
+    /// Said whenever the code of the cause is another one.
+    OutageChanged {
+        cause: Cause,
+    },
     BreakerClosed,
     /// A named limit keeps the cursor from passing this record. Said once until the cursor moves again.
     Stalled {
@@ -406,6 +410,11 @@ impl Lane {
 
     pub(crate) fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Whether the destination takes nothing, as far as this machine knows.
+    pub(crate) fn breaker_is_open(&self) -> bool {
+        self.breaker.is_open()
     }
 
     fn all_that_went_out_is_settled(&self, now: Tick) -> bool {

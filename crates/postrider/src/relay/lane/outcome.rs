@@ -279,11 +279,20 @@ impl Lane {
     fn tell_breaker(&mut self, now: Tick, batch: u32, answer: Answer) {
         let random = self.chance();
         let change = self.breaker.returned(now, batch, answer.answered, answer.refused.is_some(), random);
+        let told = self.outage.clone();
         if let Some(cause) = &answer.refused {
             self.outage = Some(cause.clone());
         }
         match change {
-            Change::None => {}
+            Change::None => {
+                // One who is gone for good may first have been down for a while, and somebody has to hear of it.
+                if let (Some(told), Some(cause)) = (told, answer.refused)
+                    && told.code() != cause.code()
+                    && self.breaker.is_open()
+                {
+                    self.notes.push(Note::OutageChanged { cause });
+                }
+            }
             Change::Opened => {
                 let cause =
                     answer.refused.unwrap_or_else(|| Cause::new("unavailable", "the destination does not answer"));

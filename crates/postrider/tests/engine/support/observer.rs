@@ -15,7 +15,9 @@ pub(crate) enum Seen {
     Rejected(MessageId, u32, String),
     Dead { id: MessageId, attempts: u32, cause: String, blocks: bool },
     BreakerOpened(String),
+    OutageChanged(String),
     BreakerClosed,
+    BreakerForgotten,
     Stalled(MessageId, &'static str),
     StoreFailed(&'static str),
     RouteForgotten(String),
@@ -52,7 +54,9 @@ impl Observer for Observed {
                 Seen::Dead { id: *id, attempts: *attempts, cause: cause.code().to_owned(), blocks: *blocks }
             }
             Event::BreakerOpened { cause, .. } => Seen::BreakerOpened(cause.code().to_owned()),
+            Event::OutageChanged { cause, .. } => Seen::OutageChanged(cause.code().to_owned()),
             Event::BreakerClosed { .. } => Seen::BreakerClosed,
+            Event::BreakerForgotten { .. } => Seen::BreakerForgotten,
             Event::Stalled { id, limit, .. } => Seen::Stalled(*id, limit),
             Event::StoreFailed { operation, .. } => Seen::StoreFailed(operation),
             Event::RouteForgotten { route } => Seen::RouteForgotten((*route).to_owned()),
