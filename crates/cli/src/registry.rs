@@ -122,10 +122,19 @@ pub(crate) trait StoreAdapter: Sync {
 
 /// Says which server an error is about: clients tell what went wrong, and not with whom. Never with a user or a password.
 pub(crate) fn at_server(place: &Place, error: Error) -> Error {
-    let authority = place.path.trim_start_matches('/');
-    let authority = authority.split('?').next().unwrap_or(authority);
-    let server = authority.rsplit_once('@').map_or(authority, |(_, server)| server);
-    if server.is_empty() { error } else { error.with("server", server) }
+    match server(&place.path) {
+        Some(server) => error.with("server", server),
+        None => error,
+    }
+}
+
+/// What stands between user and parameters. A question mark before the last `@` may be a part of the password, or begin
+/// parameters of which one is the password and has the `@`: what is what cannot be told, so nothing is.
+fn server(path: &str) -> Option<&str> {
+    let path = path.trim_start_matches('/');
+    let (who, place) = path.rsplit_once('@').unwrap_or(("", path));
+    let server = place.split('?').next().unwrap_or(place);
+    (!who.contains('?') && !server.is_empty()).then_some(server)
 }
 
 /// The store that a URL means, and the rest of the URL.
@@ -211,7 +220,11 @@ mod tests {
         };
         assert_eq!(told("//me:canary@db:5432/shop?password=canary"), "no (server: db:5432/shop)");
         assert_eq!(told("//me:can@ry@db/shop"), "no (server: db/shop)");
+        assert_eq!(told("//db/shop"), "no (server: db/shop)");
         assert_eq!(told("//?host=db"), "no");
+        for canary in ["//me:can?ary@db/shop", "//me:x@db/shop?password=can@ary", "//db?user=me&password=can@ary"] {
+            assert_eq!(told(canary), "no", "{canary}");
+        }
     }
 
     #[test]
