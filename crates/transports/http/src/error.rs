@@ -12,6 +12,10 @@ use postrider_core::{
 /// How long to pause when a receiver asks for it without saying how long.
 const PAUSE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// The shortest pause. A receiver that rounds down, or whose clock is behind ours, says that it wants none while it wants
+/// one: without this it would be asked again and again in the same moment, and no breaker opens for it.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
 /// Whether this answer closes the endpoint.
 pub(crate) fn is_gone(status: StatusCode) -> bool {
     status == StatusCode::GONE
@@ -55,7 +59,7 @@ pub(crate) fn outcome(status: StatusCode, pause: Option<Duration>, excerpt: &str
     }
 }
 
-/// `Retry-After`: seconds, or a date. What is neither is as if it were not there.
+/// `Retry-After`: seconds, or a date; between [`PAUSE_MIN`] and a day. What is neither is as if it were not there.
 pub(crate) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let pause = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
@@ -64,7 +68,7 @@ pub(crate) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     } else {
         httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
     };
-    Some(pause.min(THROTTLE_MAX))
+    Some(pause.clamp(PAUSE_MIN, THROTTLE_MAX))
 }
 
 /// A request went out and no answer came back whole.
@@ -104,11 +108,11 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(784_111_777); // Sun, 06 Nov 1994 08:49:37 GMT
         let seconds = |value| retry_after(value, now).map(|pause| pause.as_secs());
         assert_eq!(seconds("120"), Some(120));
-        assert_eq!(seconds(" 0 "), Some(0));
+        assert_eq!(seconds(" 0 "), Some(1), "no shorter than a second");
         assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
         assert_eq!(seconds("Sunday, 06-Nov-94 08:50:07 GMT"), Some(30));
         assert_eq!(seconds("Sun Nov  6 08:50:07 1994"), Some(30));
-        assert_eq!(seconds("Sun, 06 Nov 1994 08:00:00 GMT"), Some(0), "a date that has passed");
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:00:00 GMT"), Some(1), "a date that has passed");
         assert_eq!(seconds("99999999999999999999999"), Some(86_400), "no longer than a day");
         for nonsense in ["", "soon", "-5", "1.5", "5s", "Sun, 99 Nov 1994 08:49:37 GMT"] {
             assert_eq!(seconds(nonsense), None, "{nonsense:?}");

@@ -26,7 +26,7 @@
 //! | 401, 407 | unavailable: about us, not about the message, so no attempt is counted | `http-401`, `http-407` |
 //! | 408 | unknown: perhaps it had the request | `http-408` |
 //! | 410 | unavailable, and the endpoint is closed: nothing is sent any more until [`HttpPublisher::reopen`], which a pause and resume of the route calls, or a restart | `gone` |
-//! | 425, 429 | throttled, for as long as `Retry-After` says or 5 s | |
+//! | 425, 429 | throttled, for as long as `Retry-After` says (a second at least), or 5 s | |
 //! | any other 4xx | rejected | `http-404` and so on, with an excerpt of the body |
 //! | 502, 504 | unavailable: a gateway without anybody behind it | `http-502`, `http-504` |
 //! | 503 | throttled if it has a `Retry-After`, unavailable if not | `http-503` |

@@ -89,6 +89,9 @@ async fn a_pause_is_honoured_in_both_forms() {
     assert_eq!(asked(429, "7".into()).await, Outcome::Throttled(Duration::from_secs(7)));
     assert_eq!(asked(503, "120".into()).await, Outcome::Throttled(Duration::from_secs(120)));
     assert_eq!(asked(429, "soon".into()).await, Outcome::Throttled(Duration::from_secs(5)));
+    for number in [425, 429, 503] {
+        assert_eq!(asked(number, "0".into()).await, Outcome::Throttled(Duration::from_secs(1)), "{number}");
+    }
     let date = Duration::from_secs(3600);
     let Outcome::Throttled(pause) = asked(503, httpdate::fmt_http_date(SystemTime::now() + date)).await else {
         panic!("a date is a pause")
