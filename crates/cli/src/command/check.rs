@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use postrider::{
     Error,
-    core::admin::{CauseGroup, Overview, RouteStatus, StoreAdmin, Vitals},
+    core::admin::{CauseGroup, Overview, StoreAdmin, Vitals},
     diagnosis::{self, Finding},
     metrics::Metrics,
 };
@@ -156,14 +156,15 @@ struct Judged {
 
 impl Judged {
     fn new(arguments: &Arguments, Seen { overview, unread, .. }: &Seen) -> Self {
-        let live = || overview.routes.iter();
-        let sum = |count: fn(&RouteStatus) -> u64| live().map(count).sum::<u64>();
+        // What a replay delivers again is old by nature, and nobody waits for it. What it has given up waits for an operator.
+        let live = || overview.routes.iter().filter(|route| route.replay_of.is_none());
+        let all = || overview.routes.iter();
         let mut judged = Self {
             level: Level::Well,
             oldest: live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default(),
-            pending: sum(|route| route.pending),
-            dead: sum(|route| route.parked.dead),
-            keys: sum(|route| route.parked.blocking),
+            pending: live().map(|route| route.pending).sum(),
+            dead: all().map(|route| route.parked.dead).sum(),
+            keys: all().map(|route| route.parked.blocking).sum(),
             relays: overview.nodes.iter().filter(|node| !node.is_silent()).count() as u64,
         };
         let by_age = match judged.oldest {

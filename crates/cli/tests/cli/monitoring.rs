@@ -15,14 +15,17 @@ use rustix::{
 };
 use serde_json::Value;
 
-use crate::support::{Daemon, Workplace, wait_until};
+use crate::{
+    admin::{free_port, get},
+    support::{Daemon, Workplace, wait_until},
+};
 
 const CONFIG: &str = r#"
 [store]
 url = "sqlite:app.db"
 [relay]
 name = "here"
-lease_life = "2s"
+lease_life = "60s"
 heartbeat_every = "50ms"
 [[route]]
 name = "orders"
@@ -80,6 +83,31 @@ fn a_check_calls_its_store_as_the_relays_do() {
     let routes = "[[route]]\nname = \"a\"\nstore = \"shop\"\ntransport = \"discard\"\n\
                   [[route]]\nname = \"b\"\nstore = \"depot\"\ntransport = \"discard\"\n";
     let stores = "[[store]]\nname = \"shop\"\nurl = \"sqlite:app.db\"\n\
+/// Its records are old from its first second on, whatever the relay does.
+#[test]
+fn a_replay_of_old_records_alarms_nobody() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let listen = free_port();
+    let _daemon = workplace.daemon("postrider", &format!("{CONFIG}[admin]\nlisten = \"{listen}\"\n"));
+    producer.enqueue(1000, 2);
+    wait_until("all have arrived", || producer.all_arrived(&workplace.arrivals("arrivals.ndjson")));
+    wait_until("it is well", || workplace.run(&["check"]).code == 0);
+    let older = "UPDATE postrider_log SET enqueued_at = enqueued_at - 7200000000";
+    Connection::open(workplace.path("app.db")).unwrap().execute(older, []).unwrap();
+    let replay = workplace.run(&["replay", "--route", "orders", "--rate", "1"]);
+    assert_eq!(replay.code, 0, "{replay:?}");
+    let status = workplace.status();
+    let replay = status["routes"].as_array().unwrap().iter().find(|route| route["route"] != "orders").unwrap();
+    assert!(replay["oldest_pending_age_seconds"].as_f64().is_some_and(|age| age > 7000.0), "{status}");
+    let judged = workplace.run(&["check"]);
+    assert!(judged.code == 0 && judged.stdout.contains("0 pending, oldest 0.0s"), "{judged:?}");
+    let ages = |text: &str| text.lines().filter(|line| line.contains("oldest_pending_age_seconds{")).count();
+    let (_, told) = get(listen, "/metrics", None).unwrap();
+    assert_eq!(ages(&told), 1, "of the route and not of the replay: {told}");
+    assert_eq!(ages(&workplace.run(&["check", "--prometheus"]).stdout), 1);
+}
+
                   [[store]]\nname = \"depot\"\nurl = \"sqlite:none.db\"\n";
     workplace.write("postrider.toml", format!("{stores}{routes}"));
     drop(workplace.migrated());

@@ -121,7 +121,8 @@ impl Families {
         let families = Self {
             oldest_pending_age: add.seconds(
                 "outbox_oldest_pending_age",
-                "Age of the oldest message that waits to be delivered, by the store's clock; 0 if none waits",
+                "Age of the oldest message that waits to be delivered, by the store's clock; 0 if none waits. Not of replays: what \
+                 they deliver is old by nature",
             ),
             pending: add.plain("outbox_pending", "Messages that no cursor has passed; counted up to 100000"),
             scheduled: add.plain("outbox_scheduled", "Messages parked until their time"),

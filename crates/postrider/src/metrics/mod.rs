@@ -290,8 +290,12 @@ impl StoreMetrics {
     fn show_route(&self, route: &RouteStatus) {
         let families = &self.shared.families;
         let labels = self.of_route(&route.route);
-        let age = route.oldest_pending_age.unwrap_or_default().as_secs_f64();
-        families.oldest_pending_age.get_or_create(&labels).set(age);
+        // What a replay delivers again is old from its first second on, and nobody waits for it: as an age of its own it would
+        // wake people up. How much of it is left is shown all the same, and so is what keeps it from moving.
+        if route.replay_of.is_none() {
+            let age = route.oldest_pending_age.unwrap_or_default().as_secs_f64();
+            families.oldest_pending_age.get_or_create(&labels).set(age);
+        }
         families.pending.get_or_create(&labels).set(signed(route.pending));
         families.scheduled.get_or_create(&labels).set(signed(route.parked.scheduled));
         families.retrying.get_or_create(&labels).set(signed(route.parked.retrying));

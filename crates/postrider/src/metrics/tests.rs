@@ -173,6 +173,24 @@ fn a_lane_without_an_owner_counts_where_somebody_could_own_it() {
     assert_eq!(unowned("billing"), Some(0.0), "no node is there that could own it");
 }
 
+#[test]
+fn a_replay_of_old_records_has_no_age_but_shows_what_is_left() {
+    let metrics = shop();
+    let of =
+        |name: &str, route: &str| value(&metrics, &format!("postrider_{name}{{store=\"shop\",route=\"{route}\"}}"));
+    let day = Some(Duration::from_hours(24));
+    let replay = RouteStatus {
+        route: "billing#replay-1".into(),
+        replay_of: Some("billing".into()),
+        oldest_pending_age: day,
+        ..billing()
+    };
+    metrics.show(&overview(vec![billing(), replay]), &[]);
+    assert_eq!(of("outbox_oldest_pending_age_seconds", "billing"), Some(1.5));
+    assert_eq!(of("outbox_oldest_pending_age_seconds", "billing#replay-1"), None, "it would wake somebody up");
+    assert_eq!(of("outbox_pending", "billing#replay-1"), Some(7.0));
+}
+
 /// Prometheus sees an increase only between two samples.
 #[test]
 fn rejections_are_counted_from_nothing() {
