@@ -6,7 +6,7 @@ use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use postrider::{Result, diagnosis::Finding};
 use serde::Serialize;
 
-use super::{Shared, Watched, at_once};
+use super::{Blind, NO_ANSWER, Shared, Watched, at_once, see};
 
 pub(super) async fn livez() -> &'static str {
     "alive\n"
@@ -28,7 +28,7 @@ pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoRespon
 
 pub(super) async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let open = shared.stores.get().map_or(&[][..], Vec::as_slice);
-    let answers = at_once(open.iter().map(findings)).await;
+    let answers = at_once(open.iter().map(|store| see(store, findings(store)))).await;
     let stores = open.iter().zip(answers).map(|(store, found)| store_health(store, found)).collect();
     let state = condition(&shared);
     (state.code(), Json(Health { status: state.name(), stores }))
@@ -102,11 +102,12 @@ async fn findings(store: &Watched) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn store_health(store: &Watched, found: Option<Result<Vec<Finding>>>) -> StoreHealth {
+fn store_health(store: &Watched, found: Option<Result<Vec<Finding>, Blind>>) -> StoreHealth {
     let findings = match found {
         Some(Ok(findings)) => findings,
-        Some(Err(error)) => vec![unreachable(&error.chain())],
-        None => vec![unreachable("no answer in time")],
+        Some(Err(Blind::Locked(lock))) => vec![lock],
+        Some(Err(Blind::Unreachable(why))) => vec![unreachable(&why)],
+        None => vec![unreachable(NO_ANSWER)],
     };
     StoreHealth {
         store: store.name.clone(),

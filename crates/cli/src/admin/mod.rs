@@ -96,6 +96,30 @@ impl Told {
 /// How long all stores together may take to be looked at.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is left of that to ask for a lock, once a look has failed or taken too long.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a look has seen nothing.
+enum Blind {
+    /// Somebody keeps a lock behind which nobody can look.
+    Locked(Finding),
+    /// In words.
+    Unreachable(String),
+}
+
+/// Looks at a store. Where nothing comes of it, it is asked who keeps it locked: that question needs none of its tables, and
+/// none of the connections that a relay may have waiting for one.
+async fn see<T>(store: &Watched, look: impl Future<Output = Result<T>>) -> Result<T, Blind> {
+    let why = match tokio::time::timeout(PATIENCE - LOCK_PATIENCE, look).await {
+        Ok(Ok(seen)) => return Ok(seen),
+        Ok(Err(error)) => error.chain(),
+        Err(_) => NO_ANSWER.to_owned(),
+    };
+    Err(diagnosis::locked(&*store.admin).await.map_or(Blind::Unreachable(why), Blind::Locked))
+}
+
+const NO_ANSWER: &str = "no answer in time";
+
 /// Every answer, or `None` in place of one that did not come in time. They are asked at once: each store that is down would
 /// add its share to the wait for all others.
 async fn at_once<T>(asked: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<Option<T>> {

@@ -17,7 +17,7 @@ use postrider::{
 };
 use tokio::sync::Mutex;
 
-use super::{Shared, Watched, at_once};
+use super::{Blind, Shared, Watched, at_once, see};
 
 /// A look at the store is good for so long.
 const FRESH: Duration = Duration::from_secs(2);
@@ -35,9 +35,11 @@ impl Scraper {
     async fn text(&self, stores: &[Watched]) -> String {
         let mut looked_at = self.looked_at.lock().await;
         if looked_at.is_none_or(|at| at.elapsed() >= FRESH) {
-            at_once(stores.iter().map(look)).await.into_iter().zip(stores).for_each(|(answer, store)| match answer {
+            let looks = stores.iter().map(|store| see(store, look(store)));
+            at_once(looks).await.into_iter().zip(stores).for_each(|(answer, store)| match answer {
                 Some(Ok(looked)) => looked.show(store),
-                Some(Err(_)) | None => store.metrics.show_unreachable(),
+                Some(Err(Blind::Locked(lock))) => store.metrics.show_locked(lock),
+                Some(Err(Blind::Unreachable(_))) | None => store.metrics.show_unreachable(),
             });
             *looked_at = Some(Instant::now());
         }

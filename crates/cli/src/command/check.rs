@@ -28,7 +28,7 @@ use crate::{
                         is alive, or the store cannot be reached\n  3  unknown: it cannot be said which store is meant, or an argument is wrong"
 )]
 pub(crate) struct Arguments {
-    /// A warning from this age of the oldest undelivered message on.
+    /// A warning from this age of the oldest undelivered message on. Replays do not count: what they deliver is old.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::duration)]
     age_warn: Duration,
     /// Critical from this age on.
@@ -85,11 +85,11 @@ impl Level {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let mut seen = match look(arguments).await {
         Ok(seen) => seen,
-        Err(failure) => return Ok(blind(arguments, &failure)),
+        Err((failure, lock)) => return Ok(blind(arguments, &failure, lock)),
     };
     let judged = Judged::new(arguments, &seen);
     if arguments.prometheus {
-        print(metrics(arguments, Some(&seen)));
+        print(metrics(arguments, &seen));
     } else {
         seen.findings.extend(seen.in_part.take());
         arguments.output.object(|| judged.as_json(&seen.findings), || judged.as_text(arguments, &seen.findings));
@@ -108,9 +108,13 @@ struct Seen {
     in_part: Option<Finding>,
 }
 
-async fn look(arguments: &Arguments) -> Outcome<Seen> {
-    let admin = arguments.store.open().await?.admin;
-    Ok(ask(&*admin).await?)
+/// Also the lock that nobody can look behind, if that is why nothing was seen.
+async fn look(arguments: &Arguments) -> Result<Seen, (Failure, Option<Finding>)> {
+    let admin = arguments.store.open().await.map_err(|failure| (failure, None))?.admin;
+    match ask(&*admin).await {
+        Ok(seen) => Ok(seen),
+        Err(error) => Err((error.into(), diagnosis::locked(&*admin).await)),
+    }
 }
 
 async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
@@ -122,12 +126,21 @@ async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
     Ok(Seen { overview, dead, vitals, findings, unread, in_part })
 }
 
-/// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it.
-fn blind(arguments: &Arguments, failure: &Failure) -> Code {
+/// A store that cannot be reached is the worst that can be; a question that cannot be understood is not about it. What goes
+/// into a text file for Prometheus is metrics or nothing: one line that is none spoils the whole file.
+fn blind(arguments: &Arguments, failure: &Failure, lock: Option<Finding>) -> Code {
     let level = if failure.code() == Code::Usage { Level::Unknown } else { Level::Critical };
-    if arguments.prometheus && level == Level::Critical {
+    if arguments.prometheus {
         eprintln!("{failure}");
-        print(metrics(arguments, None));
+        if level == Level::Critical {
+            let metrics = Metrics::new();
+            let of_store = metrics.of_store(&arguments.store.name());
+            match lock {
+                Some(lock) => of_store.show_locked(lock),
+                None => of_store.show_unreachable(),
+            }
+            print(metrics.render_plain());
+        }
     } else {
         let told = failure.to_string().replace("\n  because: ", "; because: ");
         let told = told.strip_prefix("error: ").unwrap_or(&told);
@@ -218,17 +231,13 @@ impl Judged {
 }
 
 /// Under the name that the store has in the metrics of its relays.
-fn metrics(arguments: &Arguments, seen: Option<&Seen>) -> String {
+fn metrics(arguments: &Arguments, seen: &Seen) -> String {
+    let Seen { overview, dead, vitals, findings, unread, .. } = seen;
     let metrics = Metrics::new();
     let of_store = metrics.of_store(&arguments.store.name());
-    match seen {
-        Some(Seen { overview, dead, vitals, findings, unread, .. }) => {
-            of_store.show_unrouted(unread);
-            of_store.show(overview, dead);
-            of_store.show_vitals(vitals);
-            of_store.show_findings(findings);
-        }
-        None => of_store.show_unreachable(),
-    }
+    of_store.show_unrouted(unread);
+    of_store.show(overview, dead);
+    of_store.show_vitals(vitals);
+    of_store.show_findings(findings);
     metrics.render_plain()
 }

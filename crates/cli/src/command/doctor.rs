@@ -22,6 +22,9 @@ use crate::{
     topics, values,
 };
 
+/// The code of a lock that others wait for.
+const LOCKED: &str = "store-locked";
+
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -63,7 +66,16 @@ async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
     }
     let admin = adapter.open(&place, false).await?.admin;
     let mut findings = admin.doctor(thresholds).await?;
-    findings.extend(unrouted(&*admin).await?);
+    let is_locked = |findings: &[Finding]| findings.iter().any(|finding| finding.code == LOCKED);
+    if !is_locked(&findings) {
+        // Where that cannot be asked, as of a file that nobody may write to, it is no question.
+        findings.extend(admin.blockage().await.unwrap_or_default());
+    }
+    match unrouted(&*admin).await {
+        // Nobody can look behind some locks, and whoever has it is what matters.
+        Err(_) if is_locked(&findings) => {}
+        unrouted => findings.extend(unrouted?),
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
 }

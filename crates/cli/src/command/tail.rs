@@ -25,6 +25,7 @@ use super::{names::known_route, store::StoreArguments};
 use crate::{
     exit::{Code, Outcome},
     output::{Format, OutputArguments, or_dash, print},
+    signals::Stop,
     table::printable,
     values,
 };
@@ -70,7 +71,17 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let topics = if arguments.topic.is_empty() { None } else { Some(TopicFilter::new(&arguments.topic)?) };
     let admin = arguments.store.open().await?.admin;
-    let mut tail = Tail::begin(arguments, &*admin, topics).await?;
+    let mut stop = Stop::install()?;
+    // Also in the middle of a look: a store that does not answer is when people lose their patience.
+    tokio::select! {
+        () = stop.next() => Ok(Code::Done),
+        told = tell(arguments, &*admin, topics) => told,
+    }
+}
+
+/// Looks again and again, until the time is over.
+async fn tell(arguments: &Arguments, admin: &dyn StoreAdmin, topics: Option<TopicFilter>) -> Outcome {
+    let mut tail = Tail::begin(arguments, admin, topics).await?;
     let end = async {
         match arguments.period {
             Some(period) => tokio::time::sleep(period).await,
@@ -78,13 +89,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
         }
     };
     tokio::pin!(end);
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    // Ends when the time is over, or the process is told to.
     loop {
         tokio::select! {
-            () = &mut end => return tail.look(&*admin).await.map(|()| Code::Done),
-            _ = &mut interrupted => return Ok(Code::Done),
-            () = tokio::time::sleep(arguments.every.max(Duration::from_millis(20))) => tail.look(&*admin).await?,
+            () = &mut end => return tail.look(admin).await.map(|()| Code::Done),
+            () = tokio::time::sleep(arguments.every.max(Duration::from_millis(20))) => tail.look(admin).await?,
         }
     }
 }

@@ -15,6 +15,7 @@ use super::{status, store::StoreArguments};
 use crate::{
     exit::{Code, Outcome},
     output::{Format, OutputArguments, print},
+    signals::Stop,
     topics, values,
 };
 
@@ -53,31 +54,42 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
 
 /// What `status` says, one object a look, until the process is told to end.
 async fn as_lines(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut topics = topics::unknown(Vec::new());
-    loop {
-        print(format_args!("{}\n", look(admin, &mut topics, WALK).await?));
-        tokio::select! {
-            _ = &mut interrupted => return Ok(Code::Done),
-            () = tokio::time::sleep(arguments.pause()) => {}
-        }
+    let mut stop = Stop::install()?;
+    // Also in the middle of a look: people lose their patience when a store does not answer.
+    tokio::select! {
+        () = stop.next() => Ok(Code::Done),
+        failed = print_lines(arguments, admin) => failed,
     }
 }
 
+/// Ends with the first look that fails.
+async fn print_lines(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
+    let mut topics = topics::unknown(Vec::new());
+    loop {
+        print(format_args!("{}\n", look(admin, &mut topics, WALK).await?));
+        tokio::time::sleep(arguments.pause()).await;
+    }
+}
+
+/// Until `q`, or until the process is told to end, also in the middle of a look. The terminal is given back either way.
 async fn on_screen(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let _quiet = terminal::Quiet::begin();
-    let mut keys = keys();
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let (mut keys, mut stop) = (keys(), Stop::install()?);
+    let quits = async { while !matches!(keys.recv().await, Some(b'q' | b'Q')) {} };
+    tokio::select! {
+        () = stop.next() => Ok(Code::Done),
+        () = quits => Ok(Code::Done),
+        failed = draw(arguments, admin) => failed,
+    }
+}
+
+/// Ends with the first look that fails.
+async fn draw(arguments: &Arguments, admin: &dyn StoreAdmin) -> Outcome {
     let mut topics = topics::unknown(Vec::new());
-    // Ends with `q`, or when the process is told to.
     loop {
         let text = screen(admin, &mut topics, WALK).await?;
         print(format_args!("{CLEAR}{text}\nq ends\n"));
-        tokio::select! {
-            _ = &mut interrupted => return Ok(Code::Done),
-            key = keys.recv() => if matches!(key, Some(b'q' | b'Q')) { return Ok(Code::Done) },
-            () = tokio::time::sleep(arguments.pause()) => {}
-        }
+        tokio::time::sleep(arguments.pause()).await;
     }
 }
 

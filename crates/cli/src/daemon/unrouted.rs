@@ -61,7 +61,12 @@ impl Unrouted {
         if self.allowed {
             return Ok(true);
         }
-        let overview = self.admin.overview().await?;
+        let overview = match self.admin.overview().await {
+            Ok(overview) => overview,
+            // Locked, or away for a moment: whoever looks at the log waits for that.
+            Err(error) if error.is_transient() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
         for route in &self.routes {
             let topics = filter(route)?.to_string();
             if !overview.routes.iter().any(|known| *known.route == *route.name && known.topics == topics) {

@@ -218,6 +218,11 @@ impl Producer {
         self.transaction(3, keys, false);
     }
 
+    /// Whether it runs no more.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     fn transaction(&mut self, messages: u64, keys: u64, committed: bool) {
         let mut transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         for _ in 0..messages {

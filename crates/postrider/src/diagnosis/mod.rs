@@ -114,10 +114,13 @@ pub const DONE: [&str; 1] = [PASSED];
 /// # Errors
 /// If the store cannot be read.
 pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
-    let trace = admin.message(id).await?;
-    let overview = admin.overview().await?;
-    let mut findings = message::explain(admin, id, &trace, &overview).await?;
-    if findings.iter().any(|finding| finding.route.is_some() && ![PASSED, DISCARDED].contains(&finding.code))
+    let mut findings = match look(admin, id).await {
+        Ok(findings) => findings,
+        Err(error) => return locked(admin).await.map(|finding| vec![finding]).ok_or(error),
+    };
+    if findings
+        .iter()
+        .any(|finding| finding.route.is_some() && ![PASSED, DISCARDED, PERHAPS_DISCARDED].contains(&finding.code))
         && let Some(blockage) = admin.blockage().await?
     {
         findings = findings.into_iter().map(Finding::while_locked).collect();
@@ -128,6 +131,18 @@ pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
 
 /// `400ms`, `12s`, `5m 3s`, `2h 10m`, `3d 4h`.
 #[must_use]
+async fn look(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
+    let trace = admin.message(id).await?;
+    let overview = admin.overview().await?;
+    message::explain(admin, id, &trace, &overview).await
+}
+
+/// The lock that keeps everybody from looking at a store, if there is one: for whoever could not look, and would call the
+/// store unreachable.
+pub async fn locked(admin: &dyn StoreAdmin) -> Option<Finding> {
+    admin.blockage().await.ok().flatten().map(survey::blocked)
+}
+
 pub fn in_words(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

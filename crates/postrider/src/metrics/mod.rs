@@ -287,6 +287,12 @@ impl StoreMetrics {
         self.shared.families.store_up.get_or_create(&self.of_store()).set(0);
     }
 
+    /// The store answers, but a lock keeps everybody from looking at it. What else was shown before stays.
+    pub fn show_locked(&self, lock: Finding) {
+        self.shared.families.store_up.get_or_create(&self.of_store()).set(1);
+        self.show_findings(&[lock]);
+    }
+
     fn show_route(&self, route: &RouteStatus) {
         let families = &self.shared.families;
         let labels = self.of_route(&route.route);

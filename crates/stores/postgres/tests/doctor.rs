@@ -250,3 +250,27 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     waiting.await.unwrap().unwrap();
     assert_eq!(store.blockage().await.unwrap(), None);
 }
+
+/// Behind such a lock nobody can even look: whoever asks is told who has it, although nobody else waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_on_a_whole_table_is_named_and_not_waited_for() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let holder = connect(&url).await.unwrap();
+    for table in ["lane", "log_0"] {
+        holder.batch_execute(&format!("BEGIN; LOCK TABLE postrider.{table} IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+        let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let patience = Duration::from_secs(120);
+        let look = tokio::time::timeout(patience, store.overview()).await.expect("nobody waits for ever");
+        let told = look.expect_err("nobody can look").chain();
+        for word in ["store-locked", &format!("pid {pid} "), "a whole table", "pg_terminate_backend"] {
+            assert!(told.contains(word), "{word} in {told}");
+        }
+        let found = tokio::time::timeout(patience, findings(&store, Thresholds::default())).await.expect("nor here");
+        assert_eq!(of(&found, "store-locked").subject, format!("pid {pid}"), "{table}");
+        holder.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(store.blockage().await.unwrap(), None);
+        assert!(store.overview().await.is_ok());
+    }
+}

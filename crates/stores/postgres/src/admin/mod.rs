@@ -1,4 +1,8 @@
 //! The operator's side: each look on one consistent state, each change with a trace in the audit record.
+//!
+//! A look needs no lock but the one that a change of a table's definition conflicts with. Behind that it waits for a moment
+//! ([`LOCK_TIMEOUT`]) and then names whoever has it: people look because something stands still, and must not stand still
+//! themselves.
 
 pub(crate) mod act;
 mod browse;
@@ -10,7 +14,7 @@ mod vitals;
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    BoxFuture, Result,
+    BoxFuture, Error, ErrorKind, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin, Vitals,
     },
@@ -27,6 +31,30 @@ use crate::{PostgresStore, db::Db, error::Fault, log::transact};
 
 const REPEATS_MAX: u32 = 8;
 
+/// How long a look waits for a lock. Shorter than the patience of whoever asks for metrics, and longer than
+/// a lock has to be kept until its holder is named.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '3s'";
+
+/// One look by an operator, in one transaction that changes nothing.
+macro_rules! look {
+    ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
+        Box::pin(async move {
+            let look = async {
+                let mut client = $store.client().await?;
+                let $db = Db::look(&mut client, &$store.0.dialect).await?;
+                $db.batch(LOCK_TIMEOUT).await?;
+                let seen = $work.await?;
+                $db.commit().await?;
+                Ok::<_, Fault>(seen)
+            };
+            match look.await {
+                Err(fault) if fault.is_lock_timeout() => Err(locked($store, fault.into_error($operation)).await),
+                seen => seen.map_err(|fault| fault.into_error($operation)),
+            }
+        })
+    };
+}
+
 /// One change by an operator in one transaction, and a hint to the relays of this process.
 macro_rules! act {
     ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
@@ -41,7 +69,7 @@ macro_rules! act {
 
 impl StoreAdmin for PostgresStore {
     fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
-        transact!(self, look, "overview", |db| overview::overview(&db, self.block_bits()))
+        look!(self, "overview", |db| overview::overview(&db, self.block_bits()))
     }
 
     fn parked<'a>(
@@ -50,28 +78,23 @@ impl StoreAdmin for PostgresStore {
         after: Option<(Arc<str>, Ordinal)>,
         limit: u32,
     ) -> BoxFuture<'a, Result<Vec<ParkedRow>>> {
-        let after = Arc::new(after);
-        transact!(self, look, "list parked rows", |db| {
-            let after = Arc::clone(&after);
-            let db = &db;
-            async move { rows::parked(db, filter, (*after).as_ref(), limit).await }
-        })
+        look!(self, "list parked rows", |db| rows::parked(&db, filter, after.as_ref(), limit))
     }
 
     fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>> {
-        transact!(self, look, "count parked rows", |db| rows::parked_count(&db, filter))
+        look!(self, "count parked rows", |db| rows::parked_count(&db, filter))
     }
 
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
-        transact!(self, look, "group dead rows", |db| rows::dead_groups(&db))
+        look!(self, "group dead rows", |db| rows::dead_groups(&db))
     }
 
     fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>> {
-        transact!(self, look, "look for a message", |db| rows::message(&db, id))
+        look!(self, "look for a message", |db| rows::message(&db, id))
     }
 
     fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
-        transact!(self, look, "list topics", |db| browse::topics(&db, after, limit, self.block_bits()))
+        look!(self, "list topics", |db| browse::topics(&db, after, limit, self.block_bits()))
     }
 
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
@@ -85,7 +108,7 @@ impl StoreAdmin for PostgresStore {
     }
 
     fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
-        transact!(self, look, "look at the server", |db| vitals::vitals(&db))
+        look!(self, "look at the server", |db| vitals::vitals(&db))
     }
 
     fn records<'a>(
@@ -94,7 +117,7 @@ impl StoreAdmin for PostgresStore {
         after: Option<u64>,
         limit: u32,
     ) -> BoxFuture<'a, Result<RecordPage>> {
-        transact!(self, look, "list records", |db| browse::records(&db, filter, after, limit, self.block_bits()))
+        look!(self, "list records", |db| browse::records(&db, filter, after, limit, self.block_bits()))
     }
 
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>> {
@@ -138,12 +161,23 @@ impl StoreAdmin for PostgresStore {
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
-        transact!(self, look, "read the audit record", |db| act::audit(&db, limit))
+        look!(self, "read the audit record", |db| act::audit(&db, limit))
     }
 
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         Box::pin(async move {
             doctor::examine(self, thresholds).await.map_err(|fault| fault.into_error("examine the store"))
         })
+    }
+}
+
+/// That a look has waited for a lock in vain, with the name of whoever has it.
+async fn locked(store: &PostgresStore, error: Error) -> Error {
+    match store.blockage().await {
+        Ok(Some(found)) => {
+            let told = format!("{}: {}; {}", found.code, found.detail, found.fix);
+            Error::new(ErrorKind::Unavailable, told).caused_by(error)
+        }
+        _ => Error::new(ErrorKind::Unavailable, "the store is locked").caused_by(error),
     }
 }

@@ -62,6 +62,22 @@ SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?
  ORDER BY blocker.xact_start, blocker.pid
  LIMIT 1";
 
+/// Whoever has had a lock on one of our tables that lets nobody look at it, though perhaps nobody waits for it just now. When it
+/// was taken is told nowhere: a session that is idle has had it since it is, and a statement since it began at most.
+const HOLDER: &str = "
+SELECT holder.pid, coalesce(holder.usename, '?'), coalesce(holder.datname, '?'), holder.state,
+       extract(epoch FROM clock_timestamp() - holder.xact_start)::float8, false, holder.query
+  FROM pg_locks AS lock
+  JOIN pg_stat_activity AS holder ON holder.pid = lock.pid
+ WHERE lock.granted AND lock.mode = 'AccessExclusiveLock' AND lock.locktype = 'relation'
+   AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND lock.relation IN (SELECT to_regclass(t)::oid FROM unnest($2::text[]) AS t)
+   AND holder.backend_type = 'client backend' AND holder.pid <> pg_backend_pid()
+   AND CASE holder.state WHEN 'active' THEN holder.query_start ELSE holder.state_change END
+       < clock_timestamp() - $1 * interval '1 second'
+ ORDER BY holder.xact_start, holder.pid
+ LIMIT 1";
+
 /// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
 const LOCKED_AFTER_SECONDS: f64 = 2.0;
 
@@ -97,14 +113,20 @@ pub(super) async fn blockage(client: &Client, dialect: &Postgres) -> Work<Option
     let tables = ["{lane}", "{route}", "{node}", "{parked}"].map(str::to_owned).into_iter();
     let leaves = (0..LEAVES).map(|leaf| format!("{{log_{leaf}}}"));
     let tables: Vec<String> = tables.chain(leaves).map(|table| dialect.render(&table)).collect();
-    let Some(row) = client.query_opt(BLOCKER, &[&LOCKED_AFTER_SECONDS, &tables]).await? else { return Ok(None) };
+    let waited_for = "that others have been waiting for for";
+    let whole = "on a whole table, behind which nobody can even look, for";
+    let mut found = None;
+    for (sql, what) in [(BLOCKER, waited_for), (HOLDER, whole)] {
+        found = client.query_opt(sql, &[&LOCKED_AFTER_SECONDS, &tables]).await?.map(|row| (row, what));
+        if found.is_some() {
+            break;
+        }
+    }
+    let Some((row, what)) = found else { return Ok(None) };
     let Session { pid, told, .. } = Session::of(&row)?;
     Ok(Some(
-        Finding::new("store-locked", Severity::Error, format!("pid {pid}"))
-            .detail(format!(
-                "pid {pid} keeps a lock that others have been waiting for for {LOCKED_AFTER_SECONDS} s or more ({told}); \
-                 nothing is lost"
-            ))
+        Finding::new(super::LOCKED, Severity::Error, format!("pid {pid}"))
+            .detail(format!("pid {pid} keeps a lock {what} {LOCKED_AFTER_SECONDS} s or more ({told}); nothing is lost"))
             .fix(format!("end that transaction, or run `SELECT pg_terminate_backend({pid})`")),
     ))
 }

@@ -16,14 +16,30 @@ use postrider_core::doctor::{Finding, Thresholds};
 
 use crate::{PostgresStore, error::Work};
 
+/// The code of [`blockage`].
+const LOCKED: &str = "store-locked";
+
+/// As a look has it, for a connection of its own.
+const LOCK_TIMEOUT: &str = "SET lock_timeout = '3s'";
+
 pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let (access, dialect) = (&store.0.access, &store.0.dialect);
     let client = access.client().await?;
+    client.batch_execute(LOCK_TIMEOUT).await?;
     let mut findings = Vec::new();
     findings.extend(server::examine(&client, access).await?);
+    findings.extend(blockers::blockage(&client, dialect).await?);
     findings.extend(blockers::examine(&client, thresholds).await?);
     findings.extend(privileges::examine(&client, dialect).await?);
-    findings.extend(ring::examine(&client, dialect, store.block_bits()).await?);
+    match ring::examine(&client, dialect, store.block_bits()).await {
+        // Whoever has the lock matters more than what is behind it. Perhaps it was too young for that at first.
+        Err(fault) if fault.is_lock_timeout() => {
+            if findings.iter().all(|finding| finding.code != LOCKED) {
+                findings.extend(blockers::blockage(&client, dialect).await?);
+            }
+        }
+        ring => findings.extend(ring?),
+    }
     // A standby neither listens nor announces.
     if findings.iter().all(|finding: &Finding| finding.code != "standby") {
         findings.extend(connection::examine(&client, access, dialect).await?);
@@ -32,7 +48,7 @@ pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Wo
     Ok(findings)
 }
 
-/// Whoever keeps a lock that a relay or an application waits for.
+/// Whoever keeps a lock that a relay or an application waits for, or has one on a whole table that lets nobody even look.
 pub(super) async fn blockage(store: &PostgresStore) -> Work<Option<Finding>> {
     blockers::blockage(&store.0.access.client().await?, &store.0.dialect).await
 }
