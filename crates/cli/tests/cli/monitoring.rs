@@ -38,6 +38,9 @@ fn a_check_says_one_line_and_ends_with_a_code_of_monitoring_plugins() {
     let workplace = Workplace::new();
     let unknown = workplace.run(&["check"]);
     assert!(unknown.code == 3 && unknown.stdout.starts_with("POSTRIDER UNKNOWN - which store?"), "{unknown:?}");
+    let nothing = workplace.run(&["check", "--prometheus"]);
+    assert_eq!((nothing.code, &*nothing.stdout), (3, ""), "a file of metrics has nothing else in it");
+    assert!(nothing.stderr.contains("which store?"), "{nothing:?}");
     let misused = workplace.run(&["check", "--age-warn", "soon"]);
     assert!(misused.code == 3 && misused.stderr.contains("--age-warn"), "{misused:?}");
     let gone = workplace.run(&["check", "--store", "sqlite:app.db"]);
