@@ -1,8 +1,10 @@
 //! `postrider key`: keys that stand still because their head was given up, and how an operator lets them go on.
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use postrider::core::{
-    admin::{ParkedFilter, ParkedRow, StoreAdmin},
+    admin::{ParkedFilter, ParkedRow, RouteStatus, StoreAdmin},
     lease::Order,
     parked::ParkedState,
 };
@@ -18,6 +20,9 @@ use crate::{
     output::{OutputArguments, plural},
     table::Table,
 };
+
+/// Routes that are told of, if a key stands still on several.
+const HEADS_MAX: usize = 100;
 
 /// Rows of one look at the store; each comes with its payload.
 const LOOK: u32 = 500;
@@ -48,8 +53,9 @@ pub(crate) struct List {
 
 #[derive(Args)]
 pub(crate) struct Change {
-    /// The ordering key.
-    key: String,
+    /// The ordering key. May be left out with --route for one that keeps total order: there one head stops all keys.
+    #[arg(required_unless_present = "route")]
+    key: Option<String>,
     /// On this route. May be left out if the key stands still on one route only.
     #[arg(long)]
     route: Option<String>,
@@ -73,54 +79,95 @@ pub(crate) async fn run(action: &Action) -> Outcome {
         Action::Skip(change) => {
             let (admin, filter, head) = change.head().await?;
             decided(admin.discard(&filter, &change.actor.actor()).await?, &head)?;
-            change.tell("discarded", &head, "is given up", "; its key goes on");
+            let goes_on = if head.of_all { "; the route goes on" } else { "; its key goes on" };
+            change.tell("discarded", &head, "is given up", goes_on);
             Ok(Code::Done)
         }
     }
 }
 
+/// A dead message that blocks what is behind it.
+struct Head {
+    row: ParkedRow,
+    /// Its route keeps total order, so that it blocks every key.
+    of_all: bool,
+}
+
 impl Change {
-    /// The dead head of the key, and the filter that chooses it alone.
-    async fn head(&self) -> Outcome<(std::sync::Arc<dyn StoreAdmin>, ParkedFilter, ParkedRow)> {
+    /// The dead head that blocks the key, and the filter that chooses it alone.
+    async fn head(&self) -> Outcome<(Arc<dyn StoreAdmin>, ParkedFilter, Head)> {
         let admin = self.store.open().await?.admin;
-        let mut heads = heads(&*admin, self.route.clone(), Some(self.key.clone()), 100).await?;
+        let mut heads = self.heads(&*admin).await?;
         if heads.len() > 1 {
-            let routes: Vec<&str> = heads.iter().map(|head| &*head.route).collect();
+            let routes: Vec<&str> = heads.iter().map(|head| &*head.row.route).collect();
             let message = format!("the key stands still on several routes ({}); say --route", routes.join(", "));
             return Err(Failure::usage(message));
         }
         let Some(head) = heads.pop() else {
-            known_if_empty(&*admin, true, self.route.as_ref()).await?;
+            let what = if self.key.is_some() { "key" } else { "route" };
             let of = self.route.as_ref().map_or_else(String::new, |route| format!(" on {route}"));
-            let message = format!("the key does not stand still{of}: no dead message blocks it");
+            let of = if self.key.is_some() { of } else { String::new() };
+            let message = format!("the {what} does not stand still{of}: no dead message blocks it");
             return Err(Failure::new(Code::Problem, message));
         };
         let filter = ParkedFilter {
-            route: Some(head.route.to_string()),
+            route: Some(head.row.route.to_string()),
             state: Some(ParkedState::Dead),
-            id: Some(head.envelope.id),
-            key: Some(self.key.clone()),
-            ordinals: Some(head.ordinal..=head.ordinal),
+            id: Some(head.row.envelope.id),
+            key: key_of(&head.row),
+            ordinals: Some(head.row.ordinal..=head.row.ordinal),
             ..ParkedFilter::default()
         };
         Ok((admin, filter, head))
     }
 
-    fn tell(&self, what: &str, head: &ParkedRow, in_words: &str, and_then: &str) {
-        let (id, route) = (head.envelope.id, &head.route);
+    /// On every route that is asked about: the head of the key's own line, or that of the one line that the route has.
+    async fn heads(&self, admin: &dyn StoreAdmin) -> Outcome<Vec<Head>> {
+        let overview = admin.overview().await?;
+        let asked = |route: &&RouteStatus| self.route.as_ref().is_none_or(|name| *name == *route.route);
+        let (total, keyed): (Vec<_>, Vec<_>) =
+            overview.routes.iter().filter(asked).partition(|route| route.order == Order::Total);
+        let mut found = Vec::new();
+        for route in &total {
+            let first = heads(admin, Some(route.route.to_string()), None, 1).await?;
+            found.extend(first.into_iter().map(|row| Head { row, of_all: true }));
+        }
+        if let Some(key) = &self.key {
+            // Not route by route: rows of a replay outlive it.
+            let rows = heads(admin, self.route.clone(), Some(key.clone()), HEADS_MAX).await?;
+            let own_line = rows.into_iter().filter(|row| !total.iter().any(|route| route.route == row.route));
+            found.extend(own_line.map(|row| Head { row, of_all: false }));
+        } else if let [route, ..] = &keyed[..] {
+            return Err(Failure::usage(format!("{} keeps order per key; say which key", route.route)));
+        }
+        known_if_empty(admin, found.is_empty(), self.route.as_ref()).await?;
+        Ok(found)
+    }
+
+    fn tell(&self, what: &str, Head { row, of_all }: &Head, in_words: &str, and_then: &str) {
+        let (id, route, key) = (row.envelope.id, &row.route, key_of(row));
+        let whose = match &key {
+            _ if !of_all || key == self.key => String::new(),
+            Some(key) => format!(", whose order is total (its own key is `{key}`)"),
+            None => ", whose order is total (it has no key)".to_owned(),
+        };
         self.output.object(
-            || json!({ "route": route, "key": self.key, what: id }),
-            || format!("{id} {in_words} on {route}{and_then}\n"),
+            || json!({ "route": route, "key": key, what: id }),
+            || format!("{id} {in_words} on {route}{whose}{and_then}\n"),
         );
     }
 }
 
+fn key_of(row: &ParkedRow) -> Option<String> {
+    row.envelope.key.as_ref().map(ToString::to_string)
+}
+
 /// Between the look and the change somebody else may have decided about the head.
-fn decided(changed: u64, head: &ParkedRow) -> Outcome<()> {
+fn decided(changed: u64, Head { row, .. }: &Head) -> Outcome<()> {
     if changed > 0 {
         return Ok(());
     }
-    let (id, route) = (head.envelope.id, &head.route);
+    let (id, route) = (row.envelope.id, &row.route);
     let message = format!(
         "nothing was changed: message {id} is no longer dead on {route}, somebody else was faster; \
          `postrider why {id}` tells where it is"
@@ -141,7 +188,7 @@ async fn heads(
     loop {
         let rows = admin.parked(&filter, after, LOOK).await?;
         let full = rows.len() == LOOK as usize;
-        after = rows.last().map(|last| (std::sync::Arc::clone(&last.route), last.ordinal));
+        after = rows.last().map(|last| (Arc::clone(&last.route), last.ordinal));
         found.extend(rows.into_iter().filter(|row| row.head));
         if !full || found.len() >= limit {
             found.truncate(limit);
@@ -161,19 +208,18 @@ async fn parked(arguments: &List) -> Outcome {
         // A route that keeps total order has one line, whatever the keys are.
         let held = ParkedFilter {
             route: Some(head.route.to_string()),
-            key: head.envelope.key.as_ref().map(ToString::to_string).filter(|_| !total(&head.route)),
+            key: key_of(&head).filter(|_| !total(&head.route)),
             state: Some(ParkedState::Held),
             ..ParkedFilter::default()
         };
         keys.push((admin.parked_count(&held).await?, head));
     }
-    let key = |head: &ParkedRow| head.envelope.key.as_ref().map(ToString::to_string);
     arguments.output.list(
         || {
             let shown = |(waiting, head): &(u64, ParkedRow)| {
                 let (code, detail) = head.cause.clone().unzip();
                 json!({
-                    "route": head.route, "key": key(head), "head": head.envelope.id, "waiting": waiting,
+                    "route": head.route, "key": key_of(head), "head": head.envelope.id, "waiting": waiting,
                     "age_seconds": head.age.as_secs_f64(), "cause": code, "detail": detail,
                 })
             };
@@ -184,7 +230,7 @@ async fn parked(arguments: &List) -> Outcome {
             for (waiting, head) in &keys {
                 table.row([
                     head.route.to_string(),
-                    key(head).unwrap_or_else(|| "(all: total order)".to_owned()),
+                    shown_key(head, total(&head.route)),
                     head.envelope.id.to_string(),
                     waiting.to_string(),
                     age(head.age),
@@ -200,4 +246,13 @@ async fn parked(arguments: &List) -> Outcome {
         },
     );
     Ok(Code::Done)
+}
+
+/// The one head of a route that keeps total order stops all keys, whether it has one or not.
+fn shown_key(head: &ParkedRow, total: bool) -> String {
+    match (key_of(head), total) {
+        (Some(key), true) => format!("{key} (all: total order)"),
+        (None, _) => "(all: total order)".to_owned(),
+        (Some(key), false) => key,
+    }
 }

@@ -33,6 +33,10 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(CONFIG)
+    }
+
+    fn with(config: &str) -> Self {
         let workplace = Workplace::new();
         let producer = workplace.migrated();
         let daemon = workplace.daemon("postrider", CONFIG);
@@ -301,6 +305,28 @@ fn a_head_that_somebody_else_decided_about_is_not_said_to_be_changed() {
     let connection = Connection::open(site.workplace.path("app.db")).unwrap();
     connection.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
     let stubborn = "CREATE TRIGGER faster BEFORE DELETE ON postrider_parked BEGIN SELECT RAISE(IGNORE); END";
+/// Such a route has one line, and one head stops every key.
+#[test]
+fn a_head_in_total_order_is_found_by_any_key_and_by_none() {
+    let site = Site::with(&CONFIG.replace("topics = [\"orders.*\"]", "topics = [\"orders.*\"]\norder = \"total\""));
+    let head = site.blocking(&["a"]).remove(0);
+    assert!(site.run(&["key", "parked"]).stdout.contains("a (all: total order)"));
+    let told =
+        |verb: &str, end: &str| format!("{head} {verb} on orders, whose order is total (its own key is `a`){end}\n");
+    for arguments in [&["key", "resume", "b"][..], &["key", "resume", "--route", "orders"]] {
+        let resumed = site.run(arguments);
+        assert_eq!((resumed.code, resumed.stdout), (0, told("is tried again", "")), "{arguments:?}");
+        wait_until("it was refused again", || site.json(&["key", "parked"])[0]["head"] == head);
+    }
+    let keyed = site.run(&["key", "resume", "--route", "rebuild"]);
+    assert!(keyed.code == 2 && keyed.stderr.contains("say which key"), "{keyed:?}");
+    assert_eq!(site.run(&["key", "resume"]).code, 2);
+    let skipped = site.run(&["key", "skip", "b", "--route", "orders"]);
+    assert_eq!((skipped.code, skipped.stdout), (0, told("is given up", "; the route goes on")));
+    let nothing = site.run(&["key", "skip", "--route", "orders"]);
+    assert!(nothing.code == 1 && nothing.stderr.contains("the route does not stand still"), "{nothing:?}");
+}
+
     connection.execute(stubborn, []).unwrap();
     let late = site.run(&["key", "skip", "4711"]);
     let told = format!("error: nothing was changed: message {head} is no longer dead on orders");
