@@ -1,9 +1,10 @@
 //! `postrider bench`: how much this machine and this store can do, in a bounded load of its own.
 //!
-//! Without `--store` it uses a SQLite file of its own and removes it. On a given store it uses a topic and a route of its
+//! Where no store is named it uses a SQLite file of its own and removes it. On a given store it uses a topic and a route of its
 //! own, `postrider.bench` and `postrider-bench`, refuses to run where another route would read that topic, and forgets the
 //! route at the end, also when it is broken off; its records stay in the log until the retention of its own relay removes them,
-//! and no start is refused for their topic. It removes nothing. Nothing leaves the process.
+//! and no start is refused for their topic. It removes nothing. Nothing leaves the process. What it does to the store is in the
+//! audit record: its messages as one entry, in the transaction of the first of them.
 
 use std::{
     collections::HashMap,
@@ -19,6 +20,7 @@ use postrider::{
         admin::{Actor, StoreAdmin, Undelivered},
         capability::PublisherCapabilities,
         lease::Start,
+        limits::Limits,
         log::RecordRef,
         topic::TopicFilter,
         transport::Publisher,
@@ -27,6 +29,7 @@ use postrider::{
 };
 use serde_json::{Value, json};
 
+use super::store::{ActorArguments, StoreArguments};
 use crate::{
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
@@ -47,16 +50,10 @@ const SINGLE: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Args)]
+#[command(
+    after_help = "Without --store, --config and --store-name it measures a SQLite file of its own, which is removed."
+)]
 pub(crate) struct Arguments {
-    /// Which store. Default: a SQLite file of its own, which is removed.
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
-    /// What the names of the store's tables begin with.
-    #[arg(long, value_name = "PREFIX", requires = "store")]
-    table_prefix: Option<String>,
-    /// The schema of the store's tables, for PostgreSQL.
-    #[arg(long, value_name = "SCHEMA", requires = "store")]
-    schema: Option<String>,
     /// How many messages.
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     messages: u32,
@@ -69,6 +66,10 @@ pub(crate) struct Arguments {
     /// How large each payload is.
     #[arg(long, value_name = "SIZE", default_value = "256B", value_parser = values::size)]
     payload: usize,
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    actor: ActorArguments,
     #[command(flatten)]
     output: OutputArguments,
 }
@@ -84,7 +85,7 @@ struct Figures {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let scratch = Scratch::new(arguments)?;
     let (adapter, place) = scratch.find(arguments)?;
-    let own = arguments.store.is_none();
+    let own = !arguments.store.is_said();
     let opened = adapter.open(&place, own).await?;
     refuse_readers(&*opened.admin).await?;
     let witness = Arc::new(Witness::default());
@@ -101,7 +102,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let clean_up = async {
         handle.drain();
         let ended = running.await;
-        let actor = Actor { name: "postrider bench".to_owned(), reason: Some("the benchmark is over".to_owned()) };
+        let actor = arguments.actor("the benchmark is over");
         (ended, opened.admin.forget_route(ROUTE, Undelivered::GiveUp, &actor).await)
     };
     let (ended, forgotten) = tokio::select! {
@@ -114,19 +115,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let figures = measured?;
     ended.map_err(|error| Failure::because(Code::Problem, "the relay has failed", &error))??;
     forgotten?;
-    let store = if own { "a SQLite file of its own".to_owned() } else { opened_name(arguments) };
-    arguments.output.object(|| as_json(arguments, &figures), || as_text(arguments, &figures, &store));
+    let store = if own { "a SQLite file of its own" } else { "the given store" };
+    arguments.output.object(|| as_json(arguments, &figures), || as_text(arguments, &figures, store));
     Ok(Code::Done)
 }
 
 /// Whoever measures a store of somebody's must not remove anything from it: that is its own relay's to do.
 fn options() -> Options {
     Options { heartbeat_every: Duration::from_millis(50), keep_delivered: None, ..Options::default() }
-}
-
-/// The scheme alone: the rest may hold a password.
-fn opened_name(arguments: &Arguments) -> String {
-    arguments.store.as_deref().and_then(|url| url.split(':').next()).unwrap_or_default().to_owned()
 }
 
 /// A message of the benchmark must not reach anybody's destination.
@@ -158,11 +154,15 @@ async fn measure(
     place: &Place,
     witness: &Arc<Witness>,
 ) -> Outcome<Figures> {
-    let actor = Actor { name: "postrider bench".to_owned(), reason: Some("fills the log first".to_owned()) };
+    let actor = arguments.actor("a benchmark fills the log first");
     known(admin).await?;
     admin.pause(ROUTE, &actor).await?;
-    let transactions = arguments.transactions();
+    let mut transactions = arguments.transactions();
+    let first = Limits::default().check(transactions.remove(0))?;
     let began = Instant::now();
+    // One entry for all of them, with the first: to note each would measure that.
+    let all = format!("a benchmark: {} messages in all", arguments.messages as usize + SINGLE);
+    admin.enqueue(first, Some(&arguments.actor(&all))).await?;
     enqueue(adapter, place, transactions).await?;
     let enqueue_time = began.elapsed();
     admin.resume_route(ROUTE, &actor).await?;
@@ -208,6 +208,13 @@ fn too_slow() -> Failure {
 }
 
 impl Arguments {
+    /// Who runs it, and what for: in the words that were given, or in these.
+    fn actor(&self, reason: &str) -> Actor {
+        let mut actor = self.actor.actor();
+        actor.reason = Some(actor.reason.map_or_else(|| reason.to_owned(), |given| format!("{reason}: {given}")));
+        actor
+    }
+
     fn transactions(&self) -> Vec<Vec<Envelope>> {
         let all: Vec<Envelope> = (0..self.messages).map(|number| self.envelope(number)).collect();
         all.chunks(self.batch as usize).map(<[Envelope]>::to_vec).collect()
@@ -224,7 +231,7 @@ struct Scratch(Option<std::path::PathBuf>);
 
 impl Scratch {
     fn new(arguments: &Arguments) -> Outcome<Self> {
-        if arguments.store.is_some() {
+        if arguments.store.is_said() {
             return Ok(Self(None));
         }
         let folder = std::env::temp_dir().join(format!("postrider-bench-{}", std::process::id()));
@@ -234,13 +241,10 @@ impl Scratch {
     }
 
     fn find(&self, arguments: &Arguments) -> Outcome<(&'static dyn StoreAdapter, Place)> {
-        let url = match (&self.0, &arguments.store) {
-            (Some(folder), _) => format!("sqlite:{}", folder.join("bench.db").display()),
-            (None, url) => url.clone().unwrap_or_default(),
-        };
-        let (adapter, path) = registry::store(&url).map_err(|what| Failure::usage(format!("--store: {what}")))?;
-        let (table_prefix, schema) = (arguments.table_prefix.clone(), arguments.schema.clone());
-        Ok((adapter, Place { path, table_prefix, schema, connections: None }))
+        let Some(folder) = &self.0 else { return arguments.store.find() };
+        let url = format!("sqlite:{}", folder.join("bench.db").display());
+        let (adapter, path) = registry::store(&url).map_err(Failure::usage)?;
+        Ok((adapter, Place { path, table_prefix: None, schema: None, connections: None }))
     }
 }
 

@@ -46,6 +46,12 @@ pub(crate) struct StoreArguments {
 }
 
 impl StoreArguments {
+    /// Whether a store was named on the command line, for a command that would rather not touch the one that is found
+    /// without.
+    pub(crate) fn is_said(&self) -> bool {
+        self.store.is_some() || self.config.is_some() || self.store_name.is_some()
+    }
+
     /// The adapter and the place that the URL means.
     pub(crate) fn find(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
         let (adapter, found) = self.look()?;

@@ -243,6 +243,21 @@ fn a_bench_measures_and_leaves_nothing_behind() {
     let given = workplace.run(&["bench", "--messages", "200", "--store", "sqlite:app.db"]);
     assert!(given.code == 0 && given.stdout.contains("relayed to nowhere"), "{given:?}");
     assert_eq!(workplace.status()["routes"], serde_json::json!([]), "its route is forgotten");
+    workplace.write("bench.toml", CONFIG);
+    let arguments =
+        ["bench", "--messages", "200", "--config", "bench.toml", "--actor", "anna", "--reason", "a new disk"];
+    let given = workplace.run(&arguments);
+    assert_eq!(given.code, 0, "{given:?}");
+    let acts = workplace.json(&["audit", "list", "--store", "sqlite:app.db"]);
+    let acts: Vec<_> = acts.as_array().unwrap().iter().take(4).map(|act| (&act["action"], &act["actor"])).collect();
+    let anna = Value::from("anna");
+    assert_eq!(acts.iter().map(|(_, actor)| *actor).collect::<Vec<_>>(), [&anna; 4], "{acts:?}");
+    assert_eq!(
+        acts.iter().map(|(action, _)| action.as_str().unwrap()).collect::<Vec<_>>(),
+        ["forget-route", "resume", "enqueue", "pause"]
+    );
+    let enqueued = &workplace.json(&["audit", "list", "--store", "sqlite:app.db"])[2];
+    assert_eq!(enqueued["reason"], "a benchmark: 300 messages in all: a new disk", "{enqueued}");
     let mut narrow = workplace.daemon("narrow", CONFIG);
     wait_until("its records keep no relay from starting", || workplace.status()["routes"][0]["state"] == "running");
     narrow.signal(Signal::TERM);
