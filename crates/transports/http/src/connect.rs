@@ -1,6 +1,7 @@
 //! One connection: resolve, filter, connect, TLS, handshake. The addresses that passed the guard are the ones connected to.
 
 use std::{
+    fmt::Display,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -14,7 +15,7 @@ use postrider_core::parked::Cause;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -45,18 +46,18 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Connector {
-    /// A fresh connection, or why there is none. Nothing of a request has been sent if this fails. Dropping the future
-    /// closes what was begun.
-    pub(crate) async fn connect(&self) -> Result<Connection, Cause> {
-        let addresses = self.addresses().await?;
-        let plain = self.reach(&addresses).await?;
+    /// A fresh connection by then, or why there is none: whoever keeps us waiting is the one that is named. Nothing of a
+    /// request has been sent if this fails. Dropping the future closes what was begun.
+    pub(crate) async fn connect(&self, deadline: Instant) -> Result<Connection, Cause> {
+        let addresses = self.addresses(deadline).await?;
+        let plain = self.reach(&addresses, deadline).await?;
         let stream: Box<dyn Stream> = match &self.tls {
             None => Box::new(plain),
             Some(tls) => {
-                let name = self.server_name()?;
-                Box::new(
-                    tls.connect(name, plain).await.map_err(|e| Cause::new("tls", format!("{}: {e}", self.target)))?,
-                )
+                let failed = |why: &dyn Display| Cause::new("tls", format!("{}: {why}", self.target));
+                let secured = timeout_at(deadline, tls.connect(self.server_name()?, plain)).await;
+                let secured = secured.map_err(|_| failed(&"the handshake was not answered in time"))?;
+                Box::new(secured.map_err(|error| failed(&error))?)
             }
         };
         let mut builder = http1::Builder::new();
@@ -71,14 +72,15 @@ impl Connector {
     }
 
     /// The addresses that may be connected to, resolved now and never again for this connection.
-    async fn addresses(&self) -> Result<Vec<IpAddr>, Cause> {
+    async fn addresses(&self, deadline: Instant) -> Result<Vec<IpAddr>, Cause> {
         let found = match &self.target.host {
             TargetHost::Address(address) => vec![*address],
-            TargetHost::Name(name) => self
-                .resolver
-                .resolve(name)
-                .await
-                .map_err(|e| Cause::new("dns", format!("{name} cannot be resolved: {e}")))?,
+            TargetHost::Name(name) => {
+                let failed = |why: &dyn Display| Cause::new("dns", format!("{name} cannot be resolved: {why}"));
+                let found = timeout_at(deadline, self.resolver.resolve(name)).await;
+                let found = found.map_err(|_| failed(&"no name server has answered in time"))?;
+                found.map_err(|error| failed(&error))?
+            }
         };
         let mut blocked = None;
         let mut allowed = Vec::new();
@@ -99,11 +101,11 @@ impl Connector {
         }
     }
 
-    async fn reach(&self, addresses: &[IpAddr]) -> Result<TcpStream, Cause> {
+    async fn reach(&self, addresses: &[IpAddr], deadline: Instant) -> Result<TcpStream, Cause> {
         let mut last = Cause::new("connect", format!("{} has no address", self.target));
         for &address in addresses {
             let at = SocketAddr::new(address, self.target.port);
-            match timeout(ADDRESS_TIMEOUT, TcpStream::connect(at)).await {
+            match timeout_at(deadline.min(Instant::now() + ADDRESS_TIMEOUT), TcpStream::connect(at)).await {
                 Ok(Ok(stream)) => {
                     // Without it a small request may wait for the acknowledgement of the one before; if it cannot be set
                     // the requests are only slower.

@@ -157,15 +157,12 @@ impl HttpPublisher {
             let pooled = self.pool.take();
             let fresh = pooled.is_none();
             let connection = match pooled {
-                Some(connection) => Ok(Ok(connection)),
-                None => timeout_at(deadline, self.settings.connector.connect()).await,
+                Some(connection) => Ok(connection),
+                None => self.settings.connector.connect(deadline).await,
             };
             let mut connection = match connection {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(cause)) => return Outcome::Unavailable(cause),
-                Err(_) => {
-                    return Outcome::Unavailable(Cause::new("connect-timeout", format!("{shown} does not answer")));
-                }
+                Ok(connection) => connection,
+                Err(cause) => return Outcome::Unavailable(cause),
             };
             let answer = timeout_at(deadline, connection.sender.try_send_request(request)).await;
             match answer {

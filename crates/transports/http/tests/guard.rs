@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use postrider_core::{
@@ -167,11 +168,18 @@ async fn a_name_without_an_address_is_an_outage() {
             Box::pin(std::future::ready(Err(io::Error::other("no such name"))))
         }
     }
+    struct Silence;
+    impl Resolve for Silence {
+        fn resolve<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+            Box::pin(std::future::pending())
+        }
+    }
     let builder =
         HttpPublisher::builder("http://hooks.test/").secret(secret()).guard(Guard::default().allow_http(true));
     let failing = builder.clone().resolver(Arc::new(Nothing)).build().unwrap();
+    let silent = builder.clone().resolver(Arc::new(Silence)).timeout(Duration::from_millis(50)).build().unwrap();
     let empty = builder.resolver(Rebinding::new(&[&[]])).build().unwrap();
-    for publisher in [failing, empty] {
+    for publisher in [failing, silent, empty] {
         let outcome = outcome(&publisher).await;
         assert!(matches!(&outcome, Outcome::Unavailable(cause) if cause.code() == "dns"), "{outcome:?}");
     }
