@@ -25,7 +25,8 @@ pub(crate) struct Arguments {
     output: OutputArguments,
 }
 
-/// Exit code 1 as long as something waits, or nothing is known: a script can ask until it is delivered.
+/// Exit code 1 as long as something waits, nothing is known, or it may have been given up: a script can ask until it is
+/// delivered.
 pub(crate) async fn run(arguments: &Arguments) -> Outcome {
     let store = arguments.store.open().await?;
     let findings = diagnosis::why(&*store.admin, arguments.id).await?;

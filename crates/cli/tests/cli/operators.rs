@@ -166,6 +166,13 @@ fn messages_are_listed_shown_and_traced() {
     let parked = site.dead(&["all"]).remove(0);
     assert_eq!(site.run(&["dead", "discard", "--route", "orders", "--yes"]).code, 0);
     let what = |id: &str| {
+    for perhaps in [&parked, &id] {
+        let why = site.json(&["why", perhaps]);
+        assert_eq!((&why[0]["code"], site.run(&["why", perhaps]).code), (&"perhaps-discarded".into(), 1), "{why}");
+    }
+    site.delivered(1, 1);
+    let later = site.producer.enqueued.iter().rfind(|one| one.committed).unwrap().id.to_string();
+    assert_eq!(site.run(&["why", &later]).code, 0, "what came later cannot have been among them");
         let steps = site.json(&["message", "trace", id])["steps"].clone();
         steps.as_array().unwrap().iter().map(|step| step["what"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };

@@ -9,12 +9,16 @@ use postrider_core::{
     lease::{LaneId, Order},
     parked::{Ordinal, ParkedState},
     standstill::Reason,
+    time::Timestamp,
 };
 
-use super::{DISCARDED, Finding, Obstacle, PASSED, in_words, obstacles};
+use super::{DISCARDED, Finding, Obstacle, PASSED, PERHAPS_DISCARDED, in_words, obstacles};
 
-/// How many of the last acts of operators are looked at for one on the message.
-const ACTS_MAX: u32 = 1_000;
+/// How many of the last acts of operators are looked at first for one on the message.
+const ACTS_FIRST: u32 = 1_000;
+
+/// How many are looked at if those do not go back to the message's time.
+const ACTS_MAX: u32 = 100_000;
 
 /// From this age on an open transaction is named to whoever looks for a message that is not there.
 const OPEN_FOR_LONG: Duration = Duration::from_secs(1);
@@ -33,18 +37,18 @@ pub(super) async fn explain(
     }
     let mut findings = Vec::new();
     let acts = match trace.passed.iter().any(|(_, passed)| *passed) || trace.parked.iter().any(ParkedRow::is_redriven) {
-        true => admin.audit(ACTS_MAX).await?,
-        false => Vec::new(),
+        true => Acts::since(admin, trace.record.as_ref().map(|(_, at)| *at)).await?,
+        false => Acts::default(),
     };
     for row in &trace.parked {
-        findings.extend(parked(admin, row, overview, &acts).await?);
+        findings.extend(parked(admin, row, overview, &acts.entries).await?);
     }
     for (lane, passed) in &trace.passed {
         if trace.parked.iter().any(|row| row.route == lane.route) {
             continue;
         }
         if *passed {
-            findings.push(passed_by(&lane.route, id, &acts));
+            findings.push(passed_by(&lane.route, id, trace, &acts));
         } else {
             findings.extend(waiting(id, lane, overview));
         }
@@ -57,17 +61,59 @@ pub(super) async fn explain(
     Ok(findings)
 }
 
-/// What a cursor has passed was delivered, or somebody gave it up by name.
-fn passed_by(route: &str, id: MessageId, acts: &[AuditEntry]) -> Finding {
-    let here = |act: &&AuditEntry| act.route().is_none_or(|other| other == route);
-    let gave_up = acts.iter().filter(here).find(|act| act.action == "discard" && act.message() == Some(id));
-    let Some(act) = gave_up else {
-        let what = "the route has passed it: delivered, unless it was discarded with others, or the route did not read its \
-                    topic then";
-        return Finding::of(route, PASSED, what);
-    };
-    let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-    Finding::of(route, DISCARDED, format!("{} gave it up for good at {}{reason}", act.actor.name, act.at))
+/// What operators have done, newest first.
+#[derive(Default)]
+struct Acts {
+    entries: Vec<AuditEntry>,
+    /// Whether none since the message's time is missing.
+    whole: bool,
+}
+
+impl Acts {
+    async fn since(admin: &dyn StoreAdmin, instant: Option<Timestamp>) -> Result<Self> {
+        let mut limit = ACTS_FIRST;
+        // Ends with the record, with the message's time, or with as many as are looked at.
+        loop {
+            let entries = admin.audit(limit).await?;
+            let older = |last: &AuditEntry| instant.is_some_and(|instant| last.at < instant);
+            let whole = entries.len() < limit as usize || entries.last().is_some_and(older);
+            if whole || limit >= ACTS_MAX {
+                return Ok(Self { entries, whole });
+            }
+            limit = ACTS_MAX;
+        }
+    }
+}
+
+/// What a cursor has passed was delivered, or somebody gave it up, by name or with others.
+fn passed_by(route: &str, id: MessageId, trace: &MessageTrace, acts: &Acts) -> Finding {
+    let here = |act: &&AuditEntry| act.action == "discard" && act.route().is_none_or(|other| other == route);
+    if let Some(act) = acts.entries.iter().filter(here).find(|act| act.message() == Some(id)) {
+        let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        return Finding::of(route, DISCARDED, format!("{} gave it up for good at {}{reason}", act.actor.name, act.at));
+    }
+    if let Some(act) = acts.entries.iter().filter(here).find(|act| perhaps_took(act, trace)) {
+        let who = &act.actor.name;
+        let what = format!("the route has passed it: delivered, or given up with others by {who} at {}", act.at);
+        return Finding::of(route, PERHAPS_DISCARDED, what).fix("postrider audit list; whoever received it knows");
+    }
+    if !acts.whole {
+        let what = format!(
+            "the route has passed it: delivered, or given up before the {ACTS_MAX} last acts of operators, which are looked at"
+        );
+        return Finding::of(route, PERHAPS_DISCARDED, what);
+    }
+    Finding::of(route, PASSED, "the route has passed it: delivered, unless the route did not read its topic then")
+}
+
+/// Whether the message can have been one of several that were given up together. What cause and state it had is not kept.
+fn perhaps_took(act: &AuditEntry, trace: &MessageTrace) -> bool {
+    let Some((envelope, enqueued_at)) = &trace.record else { return act.message().is_none() };
+    let own_key = envelope.key.as_ref();
+    let of_key = act.said_of("key").is_none_or(|key| own_key.is_some_and(|own| own.as_str() == key));
+    // Instants are written so that they sort as text.
+    let of_age = act.said_of("parked before").is_none_or(|instant| instant > &*enqueued_at.to_string());
+    act.message().is_none() && act.at >= *enqueued_at && of_key && of_age
 }
 
 /// Not there, or not yet: whoever has a transaction open may have enqueued it.

@@ -35,12 +35,13 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 25] = [
-    (
-        "passed",
-        "the route has passed it: delivered, unless somebody discarded it or the route did not read its topic then",
-    ),
+pub const CODES: [(&str, &str); 26] = [
+    ("passed", "the route has passed it: delivered, unless the route did not read its topic then"),
     ("discarded", "an operator gave it up for good; by whom and why"),
+    (
+        "perhaps-discarded",
+        "the route has passed it, and messages were given up together since then: it was delivered, or was one of them",
+    ),
     ("under-way", "nothing is wrong; it has not been its turn yet"),
     ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),
     ("open-transaction", "a transaction is open that has written something: what it enqueued is seen by nobody yet"),
@@ -105,6 +106,7 @@ impl fmt::Display for Finding {
 
 const PASSED: &str = "passed";
 const DISCARDED: &str = "discarded";
+const PERHAPS_DISCARDED: &str = "perhaps-discarded";
 
 /// Codes of findings that mean: nothing waits here, and nobody gave it up.
 pub const DONE: [&str; 1] = [PASSED];
@@ -129,8 +131,6 @@ pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-/// `400ms`, `12s`, `5m 3s`, `2h 10m`, `3d 4h`.
-#[must_use]
 async fn look(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
     let trace = admin.message(id).await?;
     let overview = admin.overview().await?;
@@ -143,6 +143,8 @@ pub async fn locked(admin: &dyn StoreAdmin) -> Option<Finding> {
     admin.blockage().await.ok().flatten().map(survey::blocked)
 }
 
+/// `400ms`, `12s`, `5m 3s`, `2h 10m`, `3d 4h`.
+#[must_use]
 pub fn in_words(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
