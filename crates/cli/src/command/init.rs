@@ -9,10 +9,12 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use serde_json::json;
 
 use crate::{
     config,
     exit::{Code, Failure, Outcome},
+    output::OutputArguments,
 };
 
 #[derive(Args)]
@@ -26,6 +28,8 @@ pub(crate) struct Arguments {
     /// The file to write.
     #[arg(long, value_name = "FILE", default_value = "postrider.toml")]
     config: PathBuf,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -85,17 +89,20 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         chosen.push(("route.http.secret", &secret));
     }
     write_new(&arguments.config, &config::template(&chosen), 0o644)?;
-    println!("{} is written", arguments.config.display());
+    let mut text = format!("{} is written\n", arguments.config.display());
+    let mut secret_is_new = None;
     if let Transport::Https = arguments.transport {
-        let shown = secret_path.display();
         // A secret that is there already may be in use.
-        if secret_path.exists() {
-            println!("{shown} is there already and stays: the receiver needs the same secret");
-        } else {
+        let new = !secret_path.exists();
+        if new {
             write_new(&secret_path, &new_secret()?, 0o600)?;
-            println!("{shown} is written: the receiver needs the same secret");
         }
+        let state = if new { "is written" } else { "is there already and stays" };
+        text.push_str(&format!("{} {state}: the receiver needs the same secret\n", secret_path.display()));
+        secret_is_new = Some(new);
     }
+    let secret = secret_is_new.map(|new| json!({ "file": secret_path, "new": new }));
+    arguments.output.object(|| json!({ "config": arguments.config, "secret": secret }), || text);
     Ok(Code::Done)
 }
 

@@ -39,7 +39,10 @@ use clap::{Args, Subcommand, value_parser};
 use postrider_testkit::checker;
 
 use self::{files::Files, report::Report};
-use crate::exit::{Code, Outcome};
+use crate::{
+    exit::{Code, Outcome},
+    output::OutputArguments,
+};
 
 /// Processes of each kind.
 const PROCESSES: u32 = 2;
@@ -55,12 +58,11 @@ pub(crate) struct Arguments {
     /// Customers, whose orders must arrive in order.
     #[arg(long, default_value_t = 50, value_parser = value_parser!(u32).range(1..=100_000))]
     keys: u32,
-    /// One JSON object on standard output.
-    #[arg(long)]
-    json: bool,
     /// Where to leave the files: a directory that is new or empty. Default: a new one among the temporary files.
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// The processes of the demonstration.
@@ -79,11 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let enqueued = witness::enqueued(&files)?;
     let verdict = checker::check(&enqueued, &arrivals::read(&files.arrivals())?);
     let report = Report { arguments, files: &files, run: &run, verdict: &verdict };
-    if arguments.json {
-        println!("{}", report.json());
-    } else {
-        println!("{report}");
-    }
+    arguments.output.object(|| report.json(), || format!("{report}\n"));
     Ok(if verdict.is_good() { Code::Done } else { Code::Problem })
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Workplace;
 
 fn demo(workplace: &Workplace, arguments: &[&str]) -> Value {
-    let finished = workplace.run(&[&["demo", "--json", "--dir", "files"], arguments].concat());
+    let finished = workplace.run(&[&["demo", "--output", "json", "--dir", "files"], arguments].concat());
     assert_eq!(finished.code, 0, "{finished:?}");
     assert_eq!(finished.stdout.lines().count(), 1, "one object and nothing else: {}", finished.stdout);
     serde_json::from_str(&finished.stdout).unwrap()
@@ -35,7 +35,14 @@ fn nothing_is_lost_made_up_or_turned_around_when_processes_are_killed() {
 fn the_smallest_demonstration_works() {
     let verdict = demo(&Workplace::new(), &["--orders", "1", "--kills", "0", "--keys", "1"]);
     assert_eq!((count(&verdict, "committed"), count(&verdict, "delivered"), count(&verdict, "kills")), (1, 1, 0));
-    assert_eq!(count(&verdict, "duplicates"), 0, "without a kill nothing arrives twice");
+}
+
+/// As it was written before there was `--output`.
+#[test]
+fn a_demonstration_knows_the_old_word_for_json() {
+    let finished = Workplace::new().run(&["demo", "--json", "--orders", "1", "--kills", "0", "--keys", "1"]);
+    assert_eq!(finished.code, 0, "{finished:?}");
+    assert!(serde_json::from_str::<Value>(&finished.stdout).is_ok(), "{finished:?}");
 }
 
 #[test]
