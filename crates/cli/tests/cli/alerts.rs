@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use postrider::metrics::Metrics;
+use postrider::{diagnosis, metrics::Metrics};
 use serde_json::Value;
 
 /// The documentation of this tree.
@@ -58,6 +58,33 @@ fn alerts_ask_for_metrics_that_exist() {
     let used = metrics_in(&rules());
     assert!(used.len() >= 10, "{used:?}");
     assert_known(&used);
+}
+
+/// What stands between `before` and `after`, wherever that is in a text.
+fn between<'a>(text: &'a str, before: &str, after: char) -> Vec<&'a str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split(after).next()).collect()
+}
+
+/// A label that no metric has makes an alert that never fires, and names nobody if it does.
+#[test]
+fn alerts_ask_for_labels_and_causes_that_exist() {
+    let (text, metrics) = (rules(), Metrics::new());
+    let mut asked = 0;
+    for line in text.lines().filter(|line| line.contains("by (")) {
+        let used = metrics_in(line);
+        let described = metrics.describe().iter().filter(|it| used.iter().any(|name| name.starts_with(&it.name)));
+        let known: BTreeSet<&str> = described.flat_map(|it| it.labels.iter().copied()).chain(["le"]).collect();
+        for label in between(line, "by (", ')').into_iter().flat_map(|labels| labels.split(", ")) {
+            assert!(known.contains(label), "`{label}` in {line}; there are {known:?}");
+            asked += 1;
+        }
+    }
+    assert!(asked >= 20, "{asked}");
+    let causes = between(&text, "postrider_standstill{cause=\"", '"');
+    assert!(causes.len() >= 3, "{causes:?}");
+    for cause in causes {
+        assert!(diagnosis::CODES.iter().any(|(known, _)| *known == cause), "`{cause}`");
+    }
 }
 
 #[test]
