@@ -19,7 +19,7 @@ fn config(lanes: u32, rate: Option<u32>) -> String {
 fn a_kill_in_the_middle_loses_nothing() {
     let workplace = Workplace::new();
     let mut producer = workplace.migrated();
-    producer.enqueue(300, 20);
+    producer.enqueue(3_000, 20);
     let slow = workplace.daemon("slow", &config(1, Some(100)));
     wait_until("some have arrived", || workplace.arrivals("arrivals.ndjson").len() >= 40);
     slow.kill();
@@ -35,7 +35,7 @@ fn a_kill_in_the_middle_loses_nothing() {
 fn a_drain_publishes_nothing_twice() {
     let workplace = Workplace::new();
     let mut producer = workplace.migrated();
-    producer.enqueue(300, 20);
+    producer.enqueue(3_000, 20);
     let mut slow = workplace.daemon("slow", &config(1, Some(100)));
     wait_until("some have arrived", || workplace.arrivals("arrivals.ndjson").len() >= 40);
     slow.signal(Signal::TERM);

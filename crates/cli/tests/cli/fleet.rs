@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
 };
@@ -27,6 +27,9 @@ const ARRIVALS: &str = "arrivals.ndjson";
 
 /// Messages beyond the stored cursor: what a crash or a lost lease may double, of each lane.
 const WINDOW: u64 = 50;
+
+/// How far an application that writes all the time runs ahead of what has arrived.
+const AHEAD: u64 = 500;
 
 /// A database that daemons share.
 enum Fleet {
@@ -246,19 +249,30 @@ fn a_rolling_restart_under_load_loses_and_doubles_nothing(fleet: &Fleet) {
     let mut daemons =
         [("first", first), ("second", second)].map(|(name, at)| (name, at, fleet.daemon(name, at, "60s", "")));
     fleet.wait_until_shared();
-    let writing = AtomicBool::new(true);
+    let (writing, arrived) = (AtomicBool::new(true), AtomicU64::new(0));
+    let arrivals = || {
+        let count = fleet.arrivals().len() as u64;
+        arrived.store(count, Ordering::SeqCst);
+        count
+    };
     let application = thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut application = fleet.application();
+            let (mut application, mut written) = (fleet.application(), 0);
             while writing.load(Ordering::SeqCst) {
-                application.enqueue(10);
+                // There is always something to do, and never more than can be done.
+                if written < arrived.load(Ordering::SeqCst) + AHEAD {
+                    application.enqueue(10);
+                    written += 10;
+                } else {
+                    thread::sleep(Duration::from_millis(1));
+                }
             }
             application
         });
         for _ in 0..3 {
             for (name, at, daemon) in &mut daemons {
-                let before = fleet.arrivals().len();
-                wait_until("messages flow", || fleet.arrivals().len() >= before + 50);
+                let before = arrivals();
+                wait_until("messages flow", || arrivals() >= before + 50);
                 daemon.signal(Signal::TERM);
                 assert_eq!(daemon.wait().code(), Some(0), "the drain was complete");
                 *daemon = fleet.daemon(name, *at, "60s", "");

@@ -9,7 +9,7 @@ use std::{
 use postrider_testkit::service;
 use serde_json::Value;
 
-use crate::support::{Daemon, Workplace, wait_until};
+use crate::support::{Daemon, Workplace, to_its_end, wait_until};
 
 const VARIABLE: &str = "POSTRIDER_TEST_POSTGRES";
 
@@ -176,16 +176,10 @@ impl Answer {
 
 /// Runs the real `psql`, statement by statement, and stops at the first error.
 fn psql(url: &str, sql: &str) -> Answer {
-    let mut child = Command::new("psql")
-        .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", url])
-        .env("PGCLIENTENCODING", "UTF8")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("`psql` runs; Debian has it in the package `postgresql-client`");
-    child.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    // Debian has it in the package `postgresql-client`.
+    let mut psql = Command::new("psql");
+    psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", url]);
+    let output = to_its_end(psql.env("PGCLIENTENCODING", "UTF8").stdin(Stdio::piped()), sql.as_bytes());
     Answer {
         succeeded: output.status.success(),
         stdout: String::from_utf8(output.stdout).unwrap(),

@@ -8,7 +8,7 @@ const CONFIG: &str = r#"
 [store]
 url = "sqlite:app.db"
 [relay]
-lease_life = "2s"
+lease_life = "60s"
 heartbeat_every = "50ms"
 purge_every = "50ms"
 RETENTION

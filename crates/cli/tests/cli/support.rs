@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Write},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     str::FromStr,
@@ -23,6 +23,9 @@ use serde_json::Value;
 /// Far longer than anything takes; reached only by what will never happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The same for a command, of which some do a lot.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(300);
+
 /// Waits until `condition` holds.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -30,6 +33,43 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Runs a command, which has its input piped if there is any. One that never ends is ended, and named.
+#[track_caller]
+pub(crate) fn to_its_end(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap_or_else(|error| {
+        panic!("{command:?} runs: {error}");
+    });
+    // One that has heard enough need not listen to the end.
+    let written = child.stdin.take().map(|mut stdin| {
+        let input = input.to_vec();
+        thread::spawn(move || drop(stdin.write_all(&input)))
+    });
+    let read = |mut pipe: Box<dyn Read + Send>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).map(|_| bytes)
+        })
+    };
+    let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let (stdout, stderr) = (read(Box::new(stdout)), read(Box::new(stderr)));
+    let deadline = Instant::now() + COMMAND_PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("{command:?} has not ended within {COMMAND_PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    if let Some(written) = written {
+        written.join().unwrap();
+    }
+    let [stdout, stderr] = [stdout, stderr].map(|bytes| bytes.join().unwrap().unwrap());
+    Output { status, stdout, stderr }
 }
 
 /// A directory in which the binary works.
@@ -55,16 +95,20 @@ impl Workplace {
         let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
         // Whoever runs the tests may have their own.
-        command.env_remove("RUST_LOG").env_remove("DATABASE_URL").env_remove("POSTRIDER__STORE__URL");
+        let said =
+            |name: &str| ["POSTRIDER__", "OTEL_", "RUST_LOG", "DATABASE_URL"].iter().any(|it| name.starts_with(it));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(said)) {
+            command.env_remove(name);
+        }
         command
     }
 
     /// Runs the binary to its end.
+    #[track_caller]
     pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
-        Finished::of(&self.command(arguments).output().unwrap())
+        Finished::of(&to_its_end(&mut self.command(arguments), b""))
     }
 
-    /// Runs the binary with something on its standard input.
     /// What a command answers in JSON.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
@@ -72,11 +116,10 @@ impl Workplace {
         serde_json::from_str(&finished.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {finished:?}"))
     }
 
+    /// Runs the binary with something on its standard input.
+    #[track_caller]
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Finished {
-        let mut command = self.command(arguments);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        Finished::of(&child.wait_with_output().unwrap())
+        Finished::of(&to_its_end(self.command(arguments).stdin(Stdio::piped()), input))
     }
 
     /// Starts a daemon on `config`, which is written to a file of its own.
@@ -175,6 +218,11 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Whether it runs no more.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
@@ -216,11 +264,6 @@ impl Producer {
             left -= batch;
         }
         self.transaction(3, keys, false);
-    }
-
-    /// Whether it runs no more.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
     }
 
     fn transaction(&mut self, messages: u64, keys: u64, committed: bool) {
