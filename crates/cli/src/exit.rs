@@ -9,7 +9,7 @@ pub(crate) const TABLE: &str = "\
 Exit codes:
   0  done
   1  a problem was found: the demonstration failed, something was not there, or the store failed half-way
-  2  usage or configuration: an argument or the file is wrong, and nothing was done
+  2  usage or configuration: an argument or the file is wrong; nothing was done, except by a daemon that was at work when it found out
   3  the store cannot be reached: no such file, no database, or locked for too long
   4  refused: a limit, a read-only file, a password or a role without the right, or a schema of another version";
 
