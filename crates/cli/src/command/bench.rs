@@ -234,6 +234,7 @@ impl Scratch {
         if arguments.store.is_said() {
             return Ok(Self(None));
         }
+        arguments.store.refuse_names()?;
         let folder = std::env::temp_dir().join(format!("postrider-bench-{}", std::process::id()));
         let failed = |error| Failure::because(Code::Problem, format!("{} cannot be made", folder.display()), &error);
         std::fs::create_dir(&folder).map_err(failed)?;

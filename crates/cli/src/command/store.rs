@@ -52,6 +52,14 @@ impl StoreArguments {
         self.store.is_some() || self.config.is_some() || self.store_name.is_some()
     }
 
+    /// For a command that uses a store of its own where none was named: names of tables would be of another one.
+    pub(crate) fn refuse_names(&self) -> Outcome<()> {
+        match (&self.table_prefix, &self.schema) {
+            (None, None) => Ok(()),
+            _ => Err(Failure::usage("which store? say --store URL, --config FILE or --store-name NAME too")),
+        }
+    }
+
     /// The adapter and the place that the URL means.
     pub(crate) fn find(&self) -> Outcome<(&'static dyn StoreAdapter, Place)> {
         let (adapter, found) = self.look()?;

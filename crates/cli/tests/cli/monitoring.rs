@@ -238,6 +238,8 @@ fn a_bench_measures_and_leaves_nothing_behind() {
         assert!(told.as_f64().is_some_and(|value| value > 0.0) || told.is_null(), "{figure} in {figures}");
     }
     assert!(std::fs::read_dir(workplace.path("")).unwrap().next().is_none(), "nothing is made here");
+    let names = workplace.run(&["bench", "--schema", "shop"]);
+    assert!(names.code == 2 && names.stderr.contains("which store?"), "{names:?}");
 
     workplace.migrated();
     let given = workplace.run(&["bench", "--messages", "200", "--store", "sqlite:app.db"]);
