@@ -51,6 +51,15 @@ async fn write_for_ever(stream: &mut TcpStream, bytes: &[u8], pause: Duration) -
     written
 }
 
+/// The system takes the connection; nobody answers the handshake.
+#[tokio::test]
+async fn a_handshake_that_is_not_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let publisher = local(&format!("https://{address}/"), address.port()).timeout(SHORT).build().unwrap();
+    assert_eq!(of(&outcome(&publisher).await), ("unavailable", "tls".into()));
+}
+
 #[tokio::test]
 async fn nobody_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
