@@ -1,9 +1,13 @@
 //! The thread that reads: one client in a consumer group, served as long as the subscriber lives.
 //!
 //! A client must be served whether or not anybody receives, or the group takes its partitions away. So when there is no room
-//! for more, the thread first waits a moment for room and then pauses the partitions and goes on serving. It ends when the
-//! subscriber is dropped; ending commits what may be committed and leaves the group. A [commit](crate::committer) that is
-//! under way then is served to its end, because a client that nobody serves may never end it.
+//! for more, the thread first waits a moment for room and then pauses the partitions and goes on serving. The client keeps a
+//! pause of a partition that is taken away, and would get it back paused; so what goes is resumed first, and while there is
+//! room everything is resumed now and then, whatever became of the last time.
+//!
+//! It ends when the subscriber is dropped; ending commits what may be committed and leaves the group. A
+//! [commit](crate::committer) that is under way then is served to its end, because a client that nobody serves may never end
+//! it.
 
 use std::{
     sync::{
@@ -34,6 +38,10 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// How long to wait for room before the partitions are paused. What the client has fetched is thrown away by a pause.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
+
+/// How often everything is resumed while there is room, paused or not. The client drops a resume that meets the start of a
+/// partition, and says that all is well; for what is not paused it does nothing.
+const RESUME_EVERY: Duration = Duration::from_secs(5);
 
 /// How many deliveries may be out or wait for later; the same for every subscriber.
 const OUT_MAX: usize = 100_000;
@@ -141,6 +149,9 @@ impl ConsumerContext for Receiving {
     /// Partitions go: what was answered is committed while they still are ours, and what was not is somebody else's.
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         let Rebalance::Revoke(gone) = rebalance else { return };
+        // Or they would be paused when they come back. Nothing is fetched for it: the client itself has paused them until this
+        // is over. Should it fail, they are resumed once they are back and there is room.
+        drop(consumer.resume(gone));
         let gone = gone.elements();
         let gone: Vec<_> = gone.iter().map(|of| (of.topic().to_owned(), of.partition())).collect();
         let mut spots = self.shared.state().offsets.to_commit();
@@ -187,12 +198,13 @@ pub(crate) fn run(
 }
 
 fn read(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
-    let mut paused = false;
+    let (mut paused, mut resumed) = (false, Instant::now());
     while !shared.is_stopped() {
         let room = shared.has_room(if paused { Duration::ZERO } else { PAUSE_AFTER });
         // A failure leaves the partitions as they are; the next round tries again.
-        if room && paused {
-            paused = change(consumer, BaseConsumer::resume).is_err();
+        if room && (paused || resumed.elapsed() >= RESUME_EVERY) {
+            paused = change(consumer, BaseConsumer::resume).is_err() && paused;
+            resumed = Instant::now();
         } else if !room && !paused {
             paused = change(consumer, BaseConsumer::pause).is_ok();
         }
@@ -201,7 +213,7 @@ fn read(shared: &Shared, consumer: &BaseConsumer<Receiving>) {
             Some(Ok(message)) => {
                 accept(shared, &message);
                 consumer.context().health.well();
-                // A partition that came meanwhile is not paused.
+                // From a partition that came meanwhile: they come as they went, which is not paused.
                 paused &= room;
             }
             Some(Err(error)) => {

@@ -19,7 +19,7 @@ use postrider_testkit::{
     fault::{Proxy, Server, Traffic, free_port},
     service,
 };
-use postrider_transport_kafka::{Access, read};
+use postrider_transport_kafka::{Access, KafkaSubscriber, SubscriberBuilder, read};
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
@@ -83,6 +83,41 @@ pub(crate) fn start(folder: &Path, settings: impl FnOnce(u16, u16) -> String) ->
 
 pub(crate) fn access() -> Access {
     Access::new(&url()).unwrap()
+}
+
+/// Waits until a server serves, which it does not yet when it listens.
+pub(crate) async fn serves(url: &str) {
+    let config = config(url);
+    let waiting = tokio::task::spawn_blocking(move || {
+        let (consumer, begun): (BaseConsumer, _) = (config.create().unwrap(), Instant::now());
+        while consumer.fetch_metadata(None, PATIENCE).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "the server does not serve");
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    waiting.await.unwrap();
+}
+
+/// Subscribes; what takes too long on a slow machine is tried again.
+pub(crate) async fn subscribed(builder: SubscriberBuilder) -> KafkaSubscriber {
+    let begun = Instant::now();
+    loop {
+        match builder.clone().subscribe().await {
+            Ok(subscriber) => return subscriber,
+            Err(error) => assert!(error.is_transient() && begun.elapsed() < PATIENCE, "{}", error.chain()),
+        }
+    }
+}
+
+/// How many members a group has.
+pub(crate) async fn members(url: &str, group: &str) -> usize {
+    let (config, group) = (config(url), group.to_owned());
+    let count = move || {
+        let consumer: BaseConsumer = config.create().unwrap();
+        let list = consumer.fetch_group_list(Some(&group), PATIENCE).unwrap();
+        list.groups().iter().map(|group| group.members().len()).sum()
+    };
+    tokio::task::spawn_blocking(count).await.unwrap()
 }
 
 /// A topic of one's own, with three partitions.
