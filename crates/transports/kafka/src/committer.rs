@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -20,35 +20,42 @@ use tokio::sync::oneshot;
 
 use crate::{
     error,
-    reader::{self, Receiving, Shared},
+    reader::{self, Client, Receiving, Shared},
 };
 
 type Answer = oneshot::Sender<Result<(), KafkaError>>;
 
-/// Where commits are asked for. When it is dropped, the thread ends after the commit that is under way.
+/// Where commits are asked for. When it is ended or dropped, the thread ends after the commit that is under way.
 pub(crate) struct Committer {
-    asked: mpsc::Sender<Answer>,
+    /// `None`: it was ended.
+    asked: Mutex<Option<mpsc::Sender<Answer>>>,
     patience: Duration,
 }
 
 impl Committer {
     /// Starts the thread. `patience` is how long a commit is waited for.
-    pub(crate) fn start(
-        shared: Arc<Shared>,
-        consumer: Arc<BaseConsumer<Receiving>>,
-        patience: Duration,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(shared: Arc<Shared>, consumer: Arc<Client>, patience: Duration) -> io::Result<Self> {
         let (asked, asking) = mpsc::channel();
         let run = move || run(&shared, &consumer, &asking);
         thread::Builder::new().name("kafka-committer".to_owned()).spawn(run)?;
-        Ok(Self { asked, patience })
+        Ok(Self { asked: Mutex::new(Some(asked)), patience })
+    }
+
+    /// Takes no more commits.
+    pub(crate) fn end(&self) {
+        *self.asked() = None;
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<mpsc::Sender<Answer>>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Commits what may be committed by now. If the future is dropped, that is done all the same.
     pub(crate) async fn commit(&self) -> Result<()> {
         let interrupted = || Error::new(ErrorKind::Unavailable, "the thread that commits offsets has ended");
         let (answer, answered) = oneshot::channel();
-        self.asked.send(answer).map_err(|_| interrupted())?;
+        let sent = self.asked().as_ref().map(|asked| asked.send(answer));
+        sent.ok_or_else(interrupted)?.map_err(|_| interrupted())?;
         let Ok(answer) = tokio::time::timeout(self.patience, answered).await else {
             return Err(Error::new(ErrorKind::Unavailable, "commit offsets: the group's coordinator does not answer")
                 .with("waited_ms", self.patience.as_millis()));

@@ -12,7 +12,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +26,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     context::{Health, Producing},
+    ending::Ending,
     error,
     topics::{self, Shape, Topic},
 };
@@ -59,7 +59,7 @@ pub(crate) struct Connection {
 
 /// A client that is at work.
 pub(crate) struct Live {
-    producer: Option<ThreadedProducer<Producing>>,
+    producer: Ending<ThreadedProducer<Producing>>,
     /// Topics that the cluster has said to be there.
     known: Mutex<BTreeSet<String>>,
 }
@@ -77,7 +77,7 @@ impl Connection {
         }
         let created: Result<ThreadedProducer<Producing>, _> = self.config.create_with_context(Producing::default());
         let producer = created.map_err(|e| Cause::new("config", error::setting(&e).chain()))?;
-        Ok(Arc::clone(live.insert(Arc::new(Live { producer: Some(producer), known: Mutex::default() }))))
+        Ok(Arc::clone(live.insert(Arc::new(Live { producer: Ending::new(producer), known: Mutex::default() }))))
     }
 
     /// Puts a client away that is of no more use; what it still has is answered with an error.
@@ -208,7 +208,7 @@ impl Connection {
 
 impl Live {
     pub(crate) fn producer(&self) -> &ThreadedProducer<Producing> {
-        self.producer.as_ref().expect("it is there until this is dropped")
+        &self.producer
     }
 
     pub(crate) fn health(&self) -> &Health {
@@ -222,13 +222,5 @@ impl Live {
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Live {
-    /// Ending a client waits for its threads, which nobody else should: whoever was the last to use it may be a task.
-    fn drop(&mut self) {
-        let producer = self.producer.take();
-        drop(thread::Builder::new().name("kafka-ending".to_owned()).spawn(move || drop(producer)));
     }
 }

@@ -38,13 +38,15 @@
 //! **Transactions** are off unless [`Builder::transactions`] asks for them. They make what was given up half-way invisible to
 //! readers that read only what is committed; they do not make delivery exactly once, and no promise rests on them.
 //!
-//! **Receiving** is [`KafkaSubscriber`], in a consumer group. Topics are made only when asked to.
+//! **Receiving** is [`KafkaSubscriber`], in a consumer group, which a program that ends leaves by [`KafkaSubscriber::close`].
+//! Topics are made only when asked to.
 
 mod access;
 mod ailments;
 mod committer;
 mod connect;
 mod context;
+mod ending;
 mod error;
 mod mapping;
 mod offsets;

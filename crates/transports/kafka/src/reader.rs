@@ -5,7 +5,7 @@
 //! pause of a partition that is taken away, and would get it back paused; so what goes is resumed first, and while there is
 //! room everything is resumed now and then, whatever became of the last time.
 //!
-//! It ends when the subscriber is dropped; ending commits what may be committed and leaves the group. A
+//! It ends when the subscriber is closed or dropped; ending commits what may be committed and leaves the group. A
 //! [commit](crate::committer) that is under way then is served to its end, because a client that nobody serves may never end
 //! it.
 
@@ -29,6 +29,7 @@ use tokio::sync::mpsc::{UnboundedSender, WeakUnboundedSender};
 
 use crate::{
     context::Health,
+    ending::Ending,
     error, mapping,
     offsets::{Offsets, Spot},
 };
@@ -45,6 +46,9 @@ const RESUME_EVERY: Duration = Duration::from_secs(5);
 
 /// How many deliveries may be out or wait for later; the same for every subscriber.
 const OUT_MAX: usize = 100_000;
+
+/// The client, which ends when nobody uses it any more.
+pub(crate) type Client = Ending<BaseConsumer<Receiving>>;
 
 /// A message on its way to the caller, or out with it.
 #[derive(Clone, Debug)]
@@ -182,12 +186,7 @@ pub(crate) fn commit(consumer: &BaseConsumer<Receiving>, spots: &[Spot], mode: C
 
 /// Reads until the subscriber is gone or the client has failed for good, and goes on serving for a while if others still use
 /// the client. While it reads, the way to whoever receives is open.
-pub(crate) fn run(
-    shared: &Shared,
-    sender: UnboundedSender<Result<Item>>,
-    consumer: &Arc<BaseConsumer<Receiving>>,
-    linger: Duration,
-) {
+pub(crate) fn run(shared: &Shared, sender: UnboundedSender<Result<Item>>, consumer: &Arc<Client>, linger: Duration) {
     read(shared, consumer);
     drop(sender);
     let gone = Instant::now();

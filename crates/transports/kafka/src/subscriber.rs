@@ -33,8 +33,9 @@ use crate::{
     access::Access,
     committer::Committer,
     context::Health,
+    ending::{End, Ending},
     error, mapping,
-    reader::{self, Item, Receiving, Shared},
+    reader::{self, Client, Item, Receiving, Shared},
     topics::{self, Shape, Topic},
 };
 
@@ -58,7 +59,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long the cluster may take to answer. Default 10 s.
+    /// How long the cluster may take to answer, also when the subscriber is closed. Default 10 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -100,6 +101,7 @@ impl SubscriberBuilder {
         let joined = spawn_blocking(move || {
             let consumer: BaseConsumer<Receiving> =
                 config.create_with_context(context).map_err(|e| error::setting(&e))?;
+            let consumer = Ending::new(consumer);
             for name in &names {
                 find(&consumer, name, timeout, declare.is_some(), &shown)?;
             }
@@ -108,11 +110,12 @@ impl SubscriberBuilder {
             Ok(consumer)
         });
         let interrupted = |_| Error::new(ErrorKind::Unavailable, "joining the group was interrupted");
-        let consumer = Arc::new(joined.await.map_err(interrupted)??);
+        let consumer: Arc<Client> = Arc::new(joined.await.map_err(interrupted)??);
+        let end = consumer.end();
         let no_thread = |e| Error::new(ErrorKind::Unavailable, "start the threads of a subscriber").caused_by(e);
         let committer = Committer::start(Arc::clone(&shared), Arc::clone(&consumer), timeout).map_err(no_thread)?;
         let (reading, linger) = (Arc::clone(&shared), self.session_timeout);
-        // Both end with the subscriber, and the last one ends the client, which blocks.
+        // Both end with the subscriber, and the client with the last of them.
         thread::Builder::new()
             .name("kafka-reader".to_owned())
             .spawn(move || reader::run(&reading, sender, &consumer, linger))
@@ -120,6 +123,8 @@ impl SubscriberBuilder {
         Ok(KafkaSubscriber {
             shared,
             committer,
+            end,
+            timeout,
             receiver: Mutex::new(receiver),
             out: StdMutex::default(),
             later: StdMutex::default(),
@@ -177,10 +182,16 @@ fn find(consumer: &BaseConsumer<Receiving>, name: &str, timeout: Duration, just_
     }
 }
 
-/// Receives as one member of a group. When it is dropped, the group gives its partitions to others.
+/// Receives as one member of a group.
+///
+/// When it is dropped, it leaves the group on a thread of its own, which nobody waits for: the group gives its partitions to
+/// others as soon as it has heard of that. A program that ends sooner is missed only after the
+/// [session timeout](SubscriberBuilder::session_timeout); [`Self::close`] waits until the group knows.
 pub struct KafkaSubscriber {
     shared: Arc<Shared>,
     committer: Committer,
+    end: End,
+    timeout: Duration,
     receiver: Mutex<mpsc::UnboundedReceiver<Result<Item>>>,
     out: StdMutex<Out>,
     /// What was rejected for later waits here; for the group it is not done with.
@@ -217,6 +228,28 @@ impl KafkaSubscriber {
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.shared.paused.load(Ordering::Acquire)
+    }
+
+    /// Commits what was answered, leaves the group, and waits until both are done, no longer than the `timeout`: then the group
+    /// has given the partitions to others. What is out comes again there. Afterwards nothing more can be received or answered.
+    /// If the future is dropped, or the time is over, the end goes on as after a drop.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the cluster does not answer in time.
+    pub async fn close(&self) -> Result<()> {
+        self.stop();
+        let ended = tokio::time::timeout(self.timeout, self.end.clone().wait()).await;
+        ended.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "leave the group: the cluster does not answer")
+                .with("waited_ms", self.timeout.as_millis())
+        })
+    }
+
+    /// The threads end, and with them the client.
+    fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.changed();
+        self.committer.end();
     }
 
     async fn receive_some(&self, max: usize) -> Result<Vec<Delivery>> {
@@ -312,7 +345,6 @@ impl Subscriber for KafkaSubscriber {
 
 impl Drop for KafkaSubscriber {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        self.shared.changed();
+        self.stop();
     }
 }

@@ -11,9 +11,8 @@ use rdkafka::{
     client::{Client, DefaultClientContext},
     error::{KafkaError, RDKafkaErrorCode as Code},
 };
-use tokio::task::spawn_blocking;
 
-use crate::error;
+use crate::{ending::Ending, error};
 
 /// What says that the brokers decide.
 const BROKERS_DEFAULT: i32 = -1;
@@ -89,13 +88,13 @@ pub(crate) async fn make(
     timeout: Duration,
 ) -> Result<Vec<(String, Code)>> {
     let admin: AdminClient<DefaultClientContext> = config.create().map_err(|e| error::setting(&e))?;
+    let admin = Ending::new(admin);
     let replication = || TopicReplication::Fixed(shape.replicas);
     let topics: Vec<NewTopic<'_>> =
         names.iter().map(|name| NewTopic::new(name, shape.partitions, replication())).collect();
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let made = admin.create_topics(&topics, &options).await;
-    // Ends a thread, which takes a moment.
-    drop(spawn_blocking(move || drop(admin)));
+    drop(admin);
     let mut refused = Vec::new();
     for answer in made.map_err(|e| error::failed("make topics", e))? {
         match answer {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use postrider_core::{
+    ErrorKind,
     envelope::Envelope,
     transport::{Outcome, Publisher, Receipt, Requeue, Subscriber},
 };
@@ -18,7 +19,7 @@ use postrider_testkit::transport::record;
 use postrider_transport_kafka::{KafkaPublisher, KafkaSubscriber};
 use rdkafka::Message;
 
-use support::{Own, PATIENCE, access, subscribed, until};
+use support::{Own, PATIENCE, access, members, subscribed, until};
 
 const KEYS: usize = 12;
 
@@ -175,4 +176,24 @@ async fn a_partition_that_went_while_it_was_paused_is_read_when_it_comes_back() 
     publish(&own, 120..240).await;
     until("the first has the rest, of all partitions", || all().len() == 240).await;
     one.abort();
+}
+
+/// Its session would last longer than this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_that_was_closed_is_no_member_any_more() {
+    let own = Own::new().await;
+    publish(&own, 0..2).await;
+    let builder = KafkaSubscriber::builder(access(), &own.topic, [&own.topic]).timeout(PATIENCE);
+    let subscriber = subscribed(builder.session_timeout(PATIENCE * 2)).await;
+    let received = receive(&subscriber, 2).await;
+    subscriber.acknowledge(vec![received[0].1]).await.unwrap();
+    assert_eq!(members(&own.url, &own.topic).await, 1);
+    subscriber.close().await.unwrap();
+    assert_eq!(members(&own.url, &own.topic).await, 0, "the group knows that it has left");
+    subscriber.close().await.expect("it is closed already");
+    let ended = subscriber.receive(1).await.expect_err("nothing comes any more");
+    assert_eq!(ended.kind(), ErrorKind::Unavailable);
+    assert!(subscriber.acknowledge(vec![received[1].1]).await.is_err(), "nor can anything be answered");
+    let next = subscribe(&own).await;
+    assert_eq!(receive(&next, 1).await[0].0, received[1].0, "what was out comes again, to the next one");
 }
