@@ -60,7 +60,7 @@ pub(crate) struct Connection {
 /// A client that is at work.
 pub(crate) struct Live {
     producer: Ending<ThreadedProducer<Producing>>,
-    /// Topics that the cluster has said to be there.
+    /// Topics that the cluster has said to be there, and served.
     known: Mutex<BTreeSet<String>>,
 }
 
@@ -103,10 +103,7 @@ impl Connection {
         live: &Arc<Live>,
         names: &BTreeSet<Cow<'_, str>>,
     ) -> Result<BTreeMap<String, Outcome>, Cause> {
-        let unknown: Vec<String> = {
-            let (down, known) = (live.health().is_down(), live.known());
-            names.iter().filter(|name| down || !known.contains(&***name)).map(ToString::to_string).collect()
-        };
+        let unknown = live.unknown(names);
         if unknown.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -125,10 +122,10 @@ impl Connection {
             if topic != Topic::Missing {
                 self.missing().remove(&name);
             }
+            live.note(&name, &topic);
             match topic {
-                Topic::There => drop(live.known().insert(name)),
                 // Some partitions may do; the brokers will say.
-                Topic::Unwell(_) => {}
+                Topic::There | Topic::Lagging(_) | Topic::Unwell(_) => {}
                 Topic::Refused(code) => {
                     let outcome = error::outcome(code, &name);
                     refused.insert(name, outcome);
@@ -183,7 +180,7 @@ impl Connection {
         let found = self.ask(live, vec![name.to_owned()], topics::look_up).await?;
         Ok(found.into_values().find_map(|topic| match topic {
             Topic::There => None,
-            Topic::Unwell(cause) => Some(Outcome::Unavailable(cause)),
+            Topic::Lagging(cause) | Topic::Unwell(cause) => Some(Outcome::Unavailable(cause)),
             Topic::Refused(code) => Some(error::outcome(code, name)),
             Topic::Missing => {
                 live.forget(name);
@@ -215,6 +212,20 @@ impl Live {
         &self.producer().context().health
     }
 
+    /// Which of these topics the cluster has to be asked for: those that are not known, or all after a loss.
+    fn unknown(&self, names: &BTreeSet<Cow<'_, str>>) -> Vec<String> {
+        let (down, known) = (self.health().is_down(), self.known());
+        names.iter().filter(|name| down || !known.contains(&***name)).map(ToString::to_string).collect()
+    }
+
+    /// Notes what the cluster has said about a topic. One whose replicas lag is known: it may stay like that for as long as a
+    /// broker is away, and whether they are enough is what the brokers say to each message.
+    fn note(&self, name: &str, topic: &Topic) {
+        if matches!(topic, Topic::There | Topic::Lagging(_)) {
+            self.known().insert(name.to_owned());
+        }
+    }
+
     /// The cluster is asked for this topic once more before anything is sent to it.
     pub(crate) fn forget(&self, topic: &str) {
         self.known().remove(topic);
@@ -222,5 +233,28 @@ impl Live {
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_whose_replicas_lag_is_asked_for_once_and_one_without_a_leader_each_time() {
+        // Of no cluster at all, so that it tells of no loss meanwhile.
+        let (config, care) = (ClientConfig::new(), Care { declare: None, fixed: false });
+        let live = Connection::new(config, "nowhere".to_owned(), FIRST_ANSWER_MAX, care).get().unwrap();
+        let cause = || Cause::new("some", "cause");
+        for (name, topic) in [
+            ("there", Topic::There),
+            ("lagging", Topic::Lagging(cause())),
+            ("unwell", Topic::Unwell(cause())),
+            ("missing", Topic::Missing),
+        ] {
+            live.note(name, &topic);
+        }
+        let names = ["there", "lagging", "unwell", "missing"].map(Cow::Borrowed).into();
+        assert_eq!(live.unknown(&names), ["missing", "unwell"]);
     }
 }

@@ -170,7 +170,7 @@ fn find(consumer: &BaseConsumer<Receiving>, name: &str, timeout: Duration, just_
         Error::new(ErrorKind::Unavailable, "connect to Kafka").with("cause", cause)
     };
     match how(consumer.client(), name, timeout).map_err(unreachable)? {
-        Topic::There | Topic::Unwell(_) => Ok(()),
+        Topic::There | Topic::Lagging(_) | Topic::Unwell(_) => Ok(()),
         Topic::Missing => Err(Error::new(
             ErrorKind::NotFound,
             "find the topic to receive from; make it, or ask for it to be declared",

@@ -41,7 +41,9 @@ impl Shape {
 pub(crate) enum Topic {
     There,
     Missing,
-    /// It is there and nobody, or not everybody, serves it.
+    /// It is there, and a replica is missing somewhere. It may take messages all the same.
+    Lagging(Cause),
+    /// It is there, and nobody serves it, or not all of it.
     Unwell(Cause),
     /// It is not for us, or cannot be.
     Refused(Code),
@@ -63,17 +65,36 @@ pub(crate) fn look_up<C: ClientContext>(client: &Client<C>, name: &str, timeout:
             other => Topic::Refused(other),
         });
     }
-    for partition in topic.partitions() {
-        if partition.leader() < 0 {
-            return Ok(Topic::Unwell(Cause::new("no-leader", format!("{name}/{} has no leader", partition.id()))));
+    let partitions = topic.partitions().iter().map(|partition| Partition {
+        id: partition.id(),
+        leader: partition.leader(),
+        insync: partition.isr().len(),
+        replicas: partition.replicas().len(),
+    });
+    Ok(condition(name, partitions))
+}
+
+/// What the cluster says about a partition. A leader below 0 is none.
+struct Partition {
+    id: i32,
+    leader: i32,
+    insync: usize,
+    replicas: usize,
+}
+
+/// How a topic is that has these partitions: a leader that is missing matters more than a replica.
+fn condition(name: &str, partitions: impl Iterator<Item = Partition>) -> Topic {
+    let mut found = Topic::There;
+    for Partition { id, leader, insync, replicas } in partitions {
+        if leader < 0 {
+            return Topic::Unwell(Cause::new("no-leader", format!("{name}/{id} has no leader")));
         }
-        let (insync, all) = (partition.isr().len(), partition.replicas().len());
-        if insync < all {
-            let detail = format!("{name}/{}: {insync} of {all} replicas are in sync", partition.id());
-            return Ok(Topic::Unwell(Cause::new("replicas", detail)));
+        if insync < replicas && found == Topic::There {
+            let detail = format!("{name}/{id}: {insync} of {replicas} replicas are in sync");
+            found = Topic::Lagging(Cause::new("replicas", detail));
         }
     }
-    Ok(Topic::There)
+    found
 }
 
 /// Makes topics; one that is there is left as it is. Returns when the cluster has been told, which may be before every broker
@@ -130,6 +151,22 @@ pub(crate) fn wait_for<C: ClientContext>(client: &Client<C>, name: &str, timeout
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leader_that_is_missing_matters_more_than_a_replica() {
+        let of = |partitions: &[(i32, usize)]| {
+            let partitions = partitions.iter().zip(0..);
+            let partitions = partitions.map(|(&(leader, insync), id)| Partition { id, leader, insync, replicas: 3 });
+            match condition("orders", partitions) {
+                Topic::Lagging(cause) => format!("lagging {cause}"),
+                Topic::Unwell(cause) => format!("unwell {cause}"),
+                other => format!("{other:?}"),
+            }
+        };
+        assert_eq!(of(&[(1, 3), (2, 3)]), "There");
+        assert_eq!(of(&[(1, 3), (2, 2), (3, 1)]), "lagging replicas: orders/1: 2 of 3 replicas are in sync");
+        assert_eq!(of(&[(1, 2), (-1, 2)]), "unwell no-leader: orders/1 has no leader");
+    }
 
     #[test]
     fn a_shape_has_limits() {
