@@ -42,15 +42,14 @@ impl<P: Publisher> Recorder<P> {
         let doubts = Doubts::default();
         (Self { inner, doubts: doubts.clone() }, doubts)
     }
+}
 
-    /// Whether this outcome leaves no doubt: it is known to have arrived, or known to be unsent. Kafka's client tells of
-    /// missing connections also after it has sent.
-    fn is_sure(&self, outcome: &Outcome) -> bool {
-        match outcome {
-            Outcome::Durable => true,
-            Outcome::Unavailable(cause) => UNSENT.contains(&cause.code()) && self.inner.capabilities().name != "kafka",
-            _ => false,
-        }
+/// Whether this outcome leaves no doubt: it is known to have arrived, or known to be unsent.
+fn is_sure(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Durable => true,
+        Outcome::Unavailable(cause) => UNSENT.contains(&cause.code()),
+        _ => false,
     }
 }
 
@@ -67,7 +66,7 @@ impl<P: Publisher> Publisher for Recorder<P> {
                 *self.doubts.doubts().entry(*id).or_default() += 1;
             }
             let outcomes = self.inner.publish(batch).await;
-            for (id, _) in ids.iter().zip(&outcomes).filter(|(_, outcome)| self.is_sure(outcome)) {
+            for (id, _) in ids.iter().zip(&outcomes).filter(|(_, outcome)| is_sure(outcome)) {
                 *self.doubts.doubts().entry(*id).or_default() -= 1;
             }
             outcomes

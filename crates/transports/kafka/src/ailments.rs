@@ -1,7 +1,8 @@
 //! What the cluster says about topics whose messages were not acknowledged in time, each asked for once in a batch.
 //!
 //! Pure. A topic may be unwell by itself, which says nothing about the others. A cluster that does not answer at all is
-//! silent for every topic, and is not asked once more for each.
+//! silent for every topic, and is not asked once more for each. That there is no connection is told under another code than
+//! before a message was sent: then it says that nothing was, and now the brokers may have it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ impl Ailments {
     pub(crate) fn note(&mut self, topic: &str, said: Result<Option<Outcome>, Cause>) {
         match said {
             Ok(ailment) => drop(self.by_topic.insert(topic.to_owned(), ailment)),
-            Err(cause) => self.silent = Some(cause),
+            Err(cause) => self.silent = Some(Cause::new("timeout", format!("no acknowledgement in time; {cause}"))),
         }
     }
 
@@ -51,7 +52,8 @@ mod tests {
         assert_eq!((ailments.of("orders"), ailments.of("invoices")), (Some(no_leader.clone()), None));
         ailments.note("invoices", Err(Cause::new("connect", "nobody answers")));
         assert!(!ailments.is_open("payments"), "nobody is asked once more for each topic");
-        let silent = Some(Outcome::Unavailable(Cause::new("connect", "nobody answers")));
+        let detail = "no acknowledgement in time; connect: nobody answers";
+        let silent = Some(Outcome::Unavailable(Cause::new("timeout", detail)));
         assert_eq!((ailments.of("invoices"), ailments.of("payments")), (silent.clone(), silent));
         assert_eq!(ailments.of("orders"), Some(no_leader), "what was said before holds");
     }

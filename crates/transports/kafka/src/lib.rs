@@ -26,9 +26,9 @@
 //! | the record breaks a rule of the topic | rejected | `kafka-87` and so on |
 //! | a partition has no leader, or replicas are missing | unavailable | `no-leader`, `replicas` |
 //! | we may not write to the topic, or the cluster denies us as a whole | unavailable | `kafka-29`, `kafka-31` |
-//! | no connection | unavailable | `connect`, `denied`, `tls`, `dns` |
+//! | no connection, and nothing was sent | unavailable | `connect`, `connect-timeout`, `denied`, `tls`, `dns` |
 //! | the client's own queue is full, or a quota is exceeded | throttled | |
-//! | no acknowledgement in time, for whatever reason | unavailable | `timeout`, or what the cluster says is wrong |
+//! | no acknowledgement in time, for whatever reason; the brokers may have it | unavailable | `timeout`, or what the cluster says is wrong with the topic |
 //! | the connection was lost | unknown | `connection-lost` |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `kafka-56` and so on |
 //!

@@ -4,7 +4,13 @@
 
 mod support;
 
-use std::{path::Path, sync::mpsc, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use postrider_core::{
     ErrorKind,
@@ -72,6 +78,39 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let own = Own::on(&url).await;
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
     place.judge(async || own.events().await).await;
+}
+
+/// The client would keep what it is given while the cluster says nothing, and send it late.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_to_be_unsent_never_arrives() {
+    let data = tempfile::tempdir().unwrap();
+    let (server, proxy) = behind_a_proxy(data.path()).await;
+    let own = Own::on(&format!("kafka://{}", server.address())).await;
+    let publisher = publisher(&format!("kafka://{}", proxy.address()), &own);
+    let publish = async || {
+        let envelope = Envelope::new("orders", "n", "x");
+        (envelope.id, publisher.publish(vec![record(&envelope)]).await.remove(0))
+    };
+    let (begun, mut unsent) = (Instant::now(), BTreeSet::new());
+    while publish().await.1 != Outcome::Durable {
+        assert!(begun.elapsed() < PATIENCE, "nothing goes through");
+    }
+    proxy.set(Traffic::Silent);
+    while unsent.len() < 5 {
+        let (id, outcome) = publish().await;
+        assert!(begun.elapsed() < PATIENCE, "there is no connection, and it is not told: {outcome:?}");
+        match outcome {
+            Outcome::Unavailable(cause) if cause.code().starts_with("connect") => drop(unsent.insert(id)),
+            other => assert_ne!(other, Outcome::Durable, "nobody has answered"),
+        }
+    }
+    // What waits in the network goes on now, and so would what waits in the client.
+    proxy.set(Traffic::Flowing);
+    while publish().await.1 != Outcome::Durable {
+        assert!(begun.elapsed() < PATIENCE, "nothing goes through any more");
+    }
+    let arrived: BTreeSet<_> = own.events().await.iter().map(|event| event.envelope.id).collect();
+    assert!(arrived.is_disjoint(&unsent), "of {unsent:?} these have arrived: {arrived:?}");
 }
 
 /// Receives and acknowledges one; an outage is told and is not the end.
