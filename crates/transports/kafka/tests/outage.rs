@@ -24,7 +24,7 @@ use postrider_testkit::{
 };
 use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
 
-use support::{Own, PATIENCE, start};
+use support::{Own, PATIENCE, start, subscribed};
 
 /// How many messages a subscriber fetches ahead.
 const PREFETCH: usize = 32;
@@ -44,7 +44,7 @@ async fn subscriber(url: &str, own: &Own) -> KafkaSubscriber {
     let access = Access::new(url).unwrap().property("socket.timeout.ms", "3000");
     let access = access.property("reconnect.backoff.max.ms", "500");
     let builder = KafkaSubscriber::builder(access, "tests", [&own.topic]).prefetch(PREFETCH);
-    builder.session_timeout(Duration::from_secs(10)).subscribe().await.unwrap()
+    subscribed(builder.session_timeout(Duration::from_secs(10))).await
 }
 
 /// A server that announces the proxy beside itself, because it tells its clients where to connect to.
@@ -160,7 +160,7 @@ async fn with_messages(folder: &Path, count: usize) -> (Server, Proxy, KafkaSubs
     }
     let access = Access::new(&format!("kafka://{}", proxy.address())).unwrap().property("socket.timeout.ms", "3000");
     let builder = KafkaSubscriber::builder(access, "tests", [&own.topic]).session_timeout(Duration::from_secs(10));
-    let subscriber = builder.timeout(Duration::from_secs(2)).subscribe().await.unwrap();
+    let subscriber = subscribed(builder.timeout(Duration::from_secs(2))).await;
     (server, proxy, subscriber)
 }
 
