@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: one benchmark, optimised. With `--json`, standard output is its one JSON object and nothing else.
 //!
 //! `postgres`, `mysql` and `mongodb` run on the server that `POSTRIDER_BENCH_POSTGRES` and so on names, `brokers` on a
-//! PostgreSQL and on the brokers (`POSTRIDER_BENCH_NATS` and so on). What is not named is started for the run, with the
-//! durability and the memory of a server in earnest, and stopped afterwards.
+//! PostgreSQL and on the brokers (`POSTRIDER_BENCH_NATS` and so on). What is not named is started for the run and stopped
+//! afterwards: databases with the durability and the memory of a server in earnest, brokers with the durability of one and the
+//! settings of the tests otherwise, as small as Kafka's heap of 256 MB.
 
 use anyhow::{Context, Result};
 use clap::Args;

@@ -59,7 +59,7 @@
 //! | `nats` | a transport over NATS JetStream, both ways |
 //! | `rabbitmq` | a transport over RabbitMQ, both ways |
 //! | `redis` | a transport over Redis Streams, both ways |
-//! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C compiler and OpenSSL |
+//! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C and a C++ compiler, `make` and OpenSSL |
 //! | `metrics` | metrics of a relay, as text for Prometheus |
 //! | `opentelemetry` | spans for creating and handling messages, by the API of OpenTelemetry |
 //! | `http` | a transport that posts signed webhooks |

@@ -1,6 +1,10 @@
 //! Kafka: a topic with three partitions, an idempotent producer, `acks=all`.
+//!
+//! The bare producer is measured twice, and the better one counts: one message after the other, a new one with each
+//! acknowledgement, and bursts that are waited for as a whole. Which of them makes the larger requests depends on the machine.
 
 use std::{
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,18 +19,23 @@ use postrider::{
     kafka::{Access, KafkaPublisher, KafkaSubscriber},
 };
 use rdkafka::{
-    ClientConfig,
+    ClientConfig, ClientContext,
     admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
     client::DefaultClientContext,
-    message::{Header, OwnedHeaders},
-    producer::{FutureProducer, FutureRecord},
+    error::RDKafkaErrorCode as Code,
+    message::{DeliveryResult, Header, OwnedHeaders},
+    producer::{BaseRecord, FutureProducer, FutureRecord, ProducerContext, ThreadedProducer},
 };
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::broker::{self, Broker, TOPIC, UNDER_WAY};
 
 const VARIABLE: &str = "POSTRIDER_BENCH_KAFKA";
 
 const PARTITIONS: i32 = 3;
+
+/// Messages of one burst, as a relay has in a batch.
+const BURST: usize = 1_000;
 
 pub(crate) const KAFKA: Kafka = Kafka;
 
@@ -88,28 +97,103 @@ impl Broker for Kafka {
 
     fn bare<'a>(&'a self, place: &'a str, messages: u64) -> BoxFuture<'a, Result<Duration>> {
         Box::pin(async move {
-            // As the transport sets its own.
-            let mut config = config()?;
-            config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "1");
-            config.set("partitioner", "murmur2_random");
-            let producer: FutureProducer = config.create()?;
-            let (topic, payload) = (topic_of(place), broker::payload());
-            let mut headers =
-                OwnedHeaders::new().insert(Header { key: "content-type", value: Some("application/json") });
-            for (name, value) in broker::attributes(0) {
-                headers = headers.insert(Header { key: &format!("ce_{name}"), value: Some(&value) });
-            }
-            let began = Instant::now();
-            let publish = async |number: u64| {
-                let key = format!("customer-{:06}", number % 10_000);
-                let record = FutureRecord::to(&topic).key(&key).payload(&payload).headers(headers.clone());
-                let sent = producer.send_result(record).map_err(|(error, _)| error)?;
-                sent.await?.map_err(|(error, _)| error)?;
-                Ok::<_, anyhow::Error>(())
-            };
-            let mut acknowledgements = stream::iter(0..messages).map(publish).buffer_unordered(UNDER_WAY);
-            while acknowledgements.try_next().await?.is_some() {}
-            Ok(began.elapsed())
+            let sent = Arc::new(Sent::to(place));
+            let (one_by_one, in_bursts) = (sent.one_by_one(messages).await?, sent.in_bursts(messages).await?);
+            eprintln!("  bare: {one_by_one:.1?} one by one, {in_bursts:.1?} in bursts");
+            Ok(one_by_one.min(in_bursts))
         })
+    }
+}
+
+/// As the transport sets its own.
+fn producing() -> Result<ClientConfig> {
+    let mut config = config()?;
+    config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "1");
+    config.set("partitioner", "murmur2_random");
+    Ok(config)
+}
+
+fn key(number: u64) -> String {
+    format!("customer-{:06}", number % 10_000)
+}
+
+/// What a bare producer sends.
+struct Sent {
+    topic: String,
+    payload: Vec<u8>,
+    headers: OwnedHeaders,
+}
+
+impl Sent {
+    fn to(place: &str) -> Self {
+        let mut headers = OwnedHeaders::new().insert(Header { key: "content-type", value: Some("application/json") });
+        for (name, value) in broker::attributes(0) {
+            headers = headers.insert(Header { key: &format!("ce_{name}"), value: Some(&value) });
+        }
+        Self { topic: topic_of(place), payload: broker::payload(), headers }
+    }
+
+    async fn one_by_one(&self, messages: u64) -> Result<Duration> {
+        let producer: FutureProducer = producing()?.create()?;
+        let began = Instant::now();
+        let publish = async |number: u64| {
+            let key = key(number);
+            let record = FutureRecord::to(&self.topic).key(&key).payload(&self.payload).headers(self.headers.clone());
+            let sent = producer.send_result(record).map_err(|(error, _)| error)?;
+            sent.await?.map_err(|(error, _)| error)?;
+            Ok::<_, anyhow::Error>(())
+        };
+        let mut acknowledgements = stream::iter(0..messages).map(publish).buffer_unordered(UNDER_WAY);
+        while acknowledgements.try_next().await?.is_some() {}
+        Ok(began.elapsed())
+    }
+
+    async fn in_bursts(self: Arc<Self>, messages: u64) -> Result<Duration> {
+        let producer: ThreadedProducer<Answers> = producing()?.create_with_context(Answers)?;
+        let producer = Arc::new(producer);
+        let began = Instant::now();
+        let publish = |from: u64| {
+            let (sent, producer) = (Arc::clone(&self), Arc::clone(&producer));
+            tokio::spawn(async move { sent.burst(&producer, from..messages.min(from + BURST as u64)).await })
+        };
+        let bursts = stream::iter((0..messages).step_by(BURST)).map(publish);
+        let mut bursts = bursts.buffer_unordered(UNDER_WAY / BURST);
+        while let Some(published) = bursts.try_next().await? {
+            published?;
+        }
+        Ok(began.elapsed())
+    }
+
+    async fn burst(&self, producer: &ThreadedProducer<Answers>, numbers: Range<u64>) -> Result<()> {
+        let (sender, mut answers) = unbounded_channel();
+        for number in numbers {
+            let key = key(number);
+            let record = BaseRecord::with_opaque_to(&self.topic, Box::new(sender.clone()));
+            let record = record.key(&key).payload(&self.payload).headers(self.headers.clone());
+            producer.send(record).map_err(|(error, _)| error)?;
+        }
+        drop(sender);
+        while let Some(answer) = answers.recv().await {
+            answer?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells whoever has sent a burst what became of each of its messages.
+struct Answers;
+
+impl ClientContext for Answers {}
+
+impl ProducerContext for Answers {
+    type DeliveryOpaque = Box<UnboundedSender<Result<(), Code>>>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, sender: Self::DeliveryOpaque) {
+        let answer = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        };
+        // Nobody waits any more if the measurement has failed.
+        let _ = sender.send(answer);
     }
 }
