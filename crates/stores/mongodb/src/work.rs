@@ -5,7 +5,8 @@
 //! it twice. Both are done here, after random pauses, up to a deadline.
 //!
 //! What would throw away the mail of a document that carries its own (the [embedded outbox](crate::embedded)) is refused:
-//! replacing and deleting one whose mail is not collected yet, in whichever collection. Mail that arrives meanwhile ends the
+//! replacing and deleting one whose mail is not collected yet, in whichever collection, and an update that writes to the array
+//! and does not merely add to it, or that makes another document (`$replaceWith`). Mail that arrives meanwhile ends the
 //! transaction, which is then run again and meets it.
 //!
 //! ```no_run
@@ -49,7 +50,7 @@ use tokio::{
 use crate::{
     db::start,
     dialect::Mongo,
-    embedded::{Embedded, mail_waits, waiting},
+    embedded::{Embedded, mail_waits, may_throw_away, waiting},
     error::from_mongo,
     log::pause,
     wake::Waker,
@@ -369,27 +370,40 @@ impl<T: Send + Sync> Bound<T> {
     /// Changes one document.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// [`ErrorKind::Conflict`] if the change could throw away mail of the document that is not collected yet, or what the driver
+    /// answers.
     pub async fn update_one(
         &self,
         filter: Document,
         update: impl Into<UpdateModifications>,
-    ) -> mongodb::error::Result<UpdateResult> {
+    ) -> Result<UpdateResult, Failure> {
+        let update = update.into();
         let mut session = self.transaction.session().await?;
-        self.collection.update_one(filter, update).session(&mut *session).await
+        let Some(guarded) = self.guarded(&filter, &update) else {
+            return Ok(self.collection.update_one(filter, update).session(&mut *session).await?);
+        };
+        let updated = self.collection.update_one(guarded, update).session(&mut *session).await?;
+        if updated.matched_count == 0 {
+            self.refuse_waiting(&mut session, &filter, "changed").await?;
+        }
+        Ok(updated)
     }
 
     /// Changes all documents that match.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// As [`Self::update_one`], for any of them.
     pub async fn update_many(
         &self,
         filter: Document,
         update: impl Into<UpdateModifications>,
-    ) -> mongodb::error::Result<UpdateResult> {
+    ) -> Result<UpdateResult, Failure> {
+        let update = update.into();
         let mut session = self.transaction.session().await?;
-        self.collection.update_many(filter, update).session(&mut *session).await
+        if self.guarded(&filter, &update).is_some() {
+            self.refuse_waiting(&mut session, &filter, "changed").await?;
+        }
+        Ok(self.collection.update_many(filter, update).session(&mut *session).await?)
     }
 
     /// Deletes one document.
@@ -417,6 +431,12 @@ impl<T: Send + Sync> Bound<T> {
         Ok(self.collection.delete_many(filter).session(&mut *session).await?)
     }
 
+    /// Those of the documents without mail, if the update could throw mail away.
+    fn guarded(&self, filter: &Document, update: &UpdateModifications) -> Option<Document> {
+        let field = self.transaction.mail.field();
+        may_throw_away(update, field).then(|| waiting(filter, field, false))
+    }
+
     /// Fails if a document that matches has mail. In the state that the transaction sees: a document that has changed since
     /// cannot be written in it.
     async fn refuse_waiting(
@@ -438,18 +458,26 @@ impl<T: Send + Sync> Bound<T> {
     /// Changes one document and returns it as it is then.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// As [`Self::update_one`].
     pub async fn find_one_and_update(
         &self,
         filter: Document,
         update: impl Into<UpdateModifications>,
-    ) -> mongodb::error::Result<Option<T>>
+    ) -> Result<Option<T>, Failure>
     where
         T: DeserializeOwned,
     {
         let after = mongodb::options::ReturnDocument::After;
+        let update = update.into();
+        let guarded = self.guarded(&filter, &update);
+        let is_guarded = guarded.is_some();
         let mut session = self.transaction.session().await?;
-        self.collection.find_one_and_update(filter, update).return_document(after).session(&mut *session).await
+        let action = self.collection.find_one_and_update(guarded.unwrap_or_else(|| filter.clone()), update);
+        let found = action.return_document(after).session(&mut *session).await?;
+        if found.is_none() && is_guarded {
+            self.refuse_waiting(&mut session, &filter, "changed").await?;
+        }
+        Ok(found)
     }
 
     /// One document that matches.

@@ -14,7 +14,7 @@ use std::{
 
 use mongodb::{
     Client, Collection,
-    bson::{Document, doc},
+    bson::{DateTime, Document, doc},
     options::{Acknowledgment, CollectionOptions, WriteConcern},
 };
 use postrider_core::{
@@ -33,7 +33,7 @@ use postrider_store_mongodb::{
 use postrider_testkit::checker::{Enqueued, Verdict, check};
 use support::{
     batch,
-    servers::{Server, until},
+    servers::{Server, WITH_FAULTS, until},
 };
 
 /// A standalone server with a collection of orders, and the store that their mail is carried to.
@@ -45,7 +45,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let server = Server::start(&[]).await;
+        Self::with(&[]).await
+    }
+
+    async fn with(options: &[&str]) -> Self {
+        let server = Server::start(options).await;
         let client = connect(&server.url()).await.unwrap();
         Self { server, client, store: MemoryStore::new() }
     }
@@ -216,6 +220,115 @@ async fn one_collects_and_who_slept_through_its_lease_does_nothing() {
     assert_eq!(round(&second, &world.store).await.messages, 1);
     second.release().await.unwrap();
     assert!(round(&first, &world.store).await.owner, "what was given back is free");
+}
+
+/// What the log has is not appended once more, however often the pull fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pull_that_fails_sends_nothing_twice() {
+    let world = World::with(&WITH_FAULTS).await;
+    let collector = world.collector().open().await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 1 }, mail(&["placed"])).await.unwrap();
+    let fail = |mode: &str| {
+        let data = doc! { "failCommands": ["update"], "namespace": "shop.orders", "errorCode": 262 };
+        doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data }
+    };
+    world.server.tell(fail("alwaysOn")).await;
+    for _ in 0..3 {
+        let failed = collector.collect(&world.store).await.unwrap_err();
+        assert!(failed.is_transient(), "{failed:?}");
+        assert_eq!(names(&world.collected().await), ["placed"]);
+    }
+    world.server.tell(fail("off")).await;
+    world.orders().insert_one(&doc! { "_id": 2 }, mail(&["paid"])).await.unwrap();
+    assert_eq!(round(&collector, &world.store).await.messages, 1);
+    assert_eq!((names(&world.collected().await), collector.waiting(9).await.unwrap()), (vec!["placed", "paid"], 0));
+}
+
+/// Somebody has given the collection a validator that one of its documents does not pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_refuses_the_pull_is_told_and_holds_up_no_other() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 1, "odd": true }, mail(&["one"])).await.unwrap();
+    let validator = doc! { "collMod": "orders", "validator": { "odd": { "$exists": false } } };
+    world.client.database("shop").run_command(validator).await.unwrap();
+    let told = round(&collector, &world.store).await;
+    assert_eq!((told.messages, told.refused.len(), &*told.refused[0].document), (1, 1, "1"), "{told:?}");
+    assert!(told.refused[0].cause.to_string().contains("refuses the update"), "{}", told.refused[0].cause);
+    world.orders().insert_one(&doc! { "_id": 2 }, mail(&["two"])).await.unwrap();
+    for messages in [1, 0, 0] {
+        assert_eq!(round(&collector, &world.store).await.messages, messages);
+    }
+    assert_eq!(names(&world.collected().await), ["one", "two"]);
+}
+
+/// As somebody writes it who has forgotten the id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_without_an_id_is_told() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let nameless = doc! { "topic": "orders", "name": "placed", "payload": "{}" };
+    world.plain().insert_one(doc! { "_id": 7, "_outbox": [nameless] }).await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 8 }, mail(&["placed"])).await.unwrap();
+    let told = round(&collector, &world.store).await;
+    assert_eq!((told.messages, told.refused.len(), &*told.refused[0].document), (1, 1, "7"), "{told:?}");
+    assert!(told.refused[0].cause.to_string().contains("UUID"), "{}", told.refused[0].cause);
+    assert_eq!(collector.waiting(9).await.unwrap(), 1);
+    assert!(round(&collector, &world.store).await.refused.is_empty(), "it is passed over for a while");
+}
+
+/// While the list of collections is being changed, relays have different ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_collection_is_collected_by_one_whatever_else_it_collects() {
+    let world = World::new().await;
+    let customers: Collection<Document> = world.client.database("shop").collection("customers");
+    let customers = Documents::new(&customers, &Embedded::default());
+    let (old, new) = (world.collector(), world.collector().collections(["orders", "customers"]));
+    let (old, new) = (old.open().await.unwrap(), new.open().await.unwrap());
+    assert!(round(&old, &world.store).await.owner);
+    world.orders().insert_one(&doc! {}, mail(&["placed"])).await.unwrap();
+    customers.insert_one(&doc! {}, mail(&["moved"])).await.unwrap();
+    let of_new = round(&new, &world.store).await;
+    assert!(of_new.owner && of_new.messages == 1, "{of_new:?}");
+    assert_eq!(names(&world.collected().await), ["moved"]);
+    assert_eq!(round(&old, &world.store).await.messages, 1);
+    assert_eq!(names(&world.collected().await), ["moved", "placed"]);
+    old.release().await.unwrap();
+    world.orders().insert_one(&doc! {}, mail(&["paid"])).await.unwrap();
+    assert_eq!(round(&new, &world.store).await.messages, 1, "what was given back is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_in_one_collection_holds_up_no_other() {
+    let world = World::new().await;
+    let customers: Collection<Document> = world.client.database("shop").collection("customers");
+    let collector = world.collector().collections(["orders", "customers"]).open().await.unwrap();
+    let entry = || doc! { "id": uuid::Uuid::now_v7().to_string(), "topic": "orders", "name": "n", "payload": "{}" };
+    let backlog = async || {
+        let documents = (0..12).map(|_| doc! { "_outbox": (0..100).map(|_| entry()).collect::<Vec<_>>() });
+        world.plain().insert_many(documents).await.unwrap();
+    };
+    Documents::new(&customers, &Embedded::default()).insert_one(&doc! {}, mail(&["moved"])).await.unwrap();
+    for _ in 0..2 {
+        backlog().await;
+        assert!(round(&collector, &world.store).await.more, "more than one round carries");
+    }
+    assert!(names(&world.collected().await).contains(&"moved"), "each round begins with another collection");
+}
+
+/// The clock of the server was an hour ahead when the lease was given, and whoever had it is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_given_ahead_of_its_time_runs_out_all_the_same() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let leases: Collection<Document> = world.client.database("shop").collection("postrider_collector");
+    let hour = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    let dead = doc! { "_id": "_outbox in orders", "owner": "dead", "epoch": 7_i64, "until": hour, "life": 100_i64 };
+    leases.insert_one(dead).await.unwrap();
+    world.orders().insert_one(&doc! {}, mail(&["placed"])).await.unwrap();
+    assert!(!round(&collector, &world.store).await.owner, "it lasts from now for as long as it was given for");
+    until("the lease to run out", async || round(&collector, &world.store).await.owner).await;
+    assert_eq!(names(&world.collected().await), ["placed"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

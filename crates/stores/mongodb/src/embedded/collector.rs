@@ -2,11 +2,16 @@
 //!
 //! A round: find documents with mail by a sparse index, in the order of their oldest message; read their arrays; renew the
 //! lease, which is the barrier (see [`super::ownership`]); append everything to the log in one transaction of its store; pull
-//! exactly what was appended, from those documents whose head is still the one that was read. Whatever fails in between
-//! leaves the mail where it is, and the next round begins again.
+//! exactly what was appended, from those documents whose head is still the one that was read. Whatever fails before the append
+//! leaves the mail where it is, and the next round begins again. What fails behind it is remembered ([`super::pull`]): the next
+//! round pulls first, and appends none of it once more.
+//!
+//! Each collection has a lease of its own, so that relays whose lists differ collect none of them twice. Each round begins
+//! with another one, so that a backlog in one holds up none of the others.
 //!
 //! Mail that cannot be sent, such as a message without a topic, stays in its document with all that stands behind it. It is
-//! told each round and looked at again after a while; the mail of other documents goes on.
+//! told each round and looked at again after a while; the mail of other documents goes on. A document whose messages have no
+//! `id` at all is not found among the others, and is looked for every now and then.
 
 use std::{
     collections::HashMap,
@@ -16,34 +21,29 @@ use std::{
 };
 
 use mongodb::{
-    Client, Collection, Database, IndexModel,
+    Collection, Database,
+    action::Action,
     bson::{Bson, Document, doc},
-    options::{IndexOptions, ReadConcern, ReadPreference, SelectionCriteria},
+    options::{Hint, ReadConcern, ReadPreference, SelectionCriteria},
 };
 use postrider_core::{Error, ErrorKind, Result, admin::StoreAdmin, limits::Limits};
 
 use super::{
-    Embedded,
+    Builder, Embedded,
     ownership::{Epoch, Ownership},
-    sack::{Emptied, Sack, open},
+    pull::Owed,
+    sack::{Sack, open},
 };
 use crate::{
-    config::client_options,
-    db::refused,
-    dialect::{Mongo, PREFIX},
     error::{Work, from_mongo},
     planted::Plant,
-    server,
     wake::Waker,
 };
-
-/// How long a collector may be silent before another takes over, unless told otherwise.
-const LEASE_LIFE: Duration = Duration::from_secs(15);
 
 /// Documents of one collection that one round looks at.
 const DOCUMENTS_MAX: i64 = 512;
 
-/// Documents whose mail cannot be sent are passed over for so long.
+/// Documents whose mail cannot be sent are passed over for so long; and so often those are looked for whose mail has no ids.
 const PASSED_OVER: Duration = Duration::from_secs(60);
 
 /// So many of them at most: a filter has to name them all.
@@ -54,144 +54,6 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 
 /// The same after a fault.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-const INDEX: &str = "postrider_mail";
-
-/// Options of a collector. Made by [`Collector::builder`].
-#[derive(Clone)]
-#[must_use]
-pub struct Builder {
-    url: String,
-    database: Option<String>,
-    prefix: String,
-    collections: Vec<String>,
-    outbox: Embedded,
-    make_indexes: bool,
-    lease_life: Duration,
-    limits: Limits,
-    plant: Plant,
-}
-
-impl Builder {
-    /// The collections whose documents carry mail.
-    pub fn collections(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.collections = names.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// The database, if it is not the one that the URL names behind the host.
-    pub fn database(mut self, database: &str) -> Self {
-        self.database = Some(database.to_owned());
-        self
-    }
-
-    /// What the name of the collector's own collection begins with. Default `postrider_`.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.prefix);
-        self
-    }
-
-    /// Where the mail is in a document. Default [`FIELD`](super::FIELD).
-    pub fn outbox(mut self, outbox: &Embedded) -> Self {
-        self.outbox = outbox.clone();
-        self
-    }
-
-    /// Whether to make the index by which mail is found. Default yes. Without it and without the index, each round reads
-    /// every document.
-    pub fn make_indexes(mut self, make: bool) -> Self {
-        self.make_indexes = make;
-        self
-    }
-
-    /// How long the collector may be silent before another takes over. Default 15 seconds.
-    pub fn lease_life(mut self, life: Duration) -> Self {
-        self.lease_life = life;
-        self
-    }
-
-    /// Makes a mistake, for a test that must find it.
-    #[cfg(feature = "planted")]
-    pub fn plant(mut self, plant: Plant) -> Self {
-        self.plant = plant;
-        self
-    }
-
-    /// What a message may be. Default as for an outbox.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Whether the options can be right, as far as that shows without a server.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`], naming what is wrong; never the URL, which may hold a password.
-    pub fn check(&self) -> Result<()> {
-        if self.collections.is_empty() {
-            return Err(Error::invalid("say in which collections mail is collected, such as `orders`"));
-        }
-        let bad = |name: &&String| name.is_empty() || name.starts_with('$') || name.contains('\0');
-        if let Some(name) = self.collections.iter().find(bad) {
-            return Err(Error::invalid("a collection has a name that does not begin with `$`")
-                .with("collection", name.escape_debug()));
-        }
-        let names = crate::config::Builder::new(&self.url).prefix(&self.prefix);
-        match &self.database {
-            Some(database) => names.database(database).check(),
-            None => names.check(),
-        }
-    }
-
-    /// Opens it: a standalone server will do, and a replica set as well.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] if the server is sharded or too old, [`ErrorKind::Unavailable`] if it cannot be reached,
-    /// [`ErrorKind::Denied`] if it refuses, [`ErrorKind::Invalid`] if an option is wrong.
-    pub async fn open(self) -> Result<Collector> {
-        self.check()?;
-        let options = client_options(&self.url).await?;
-        let name = self.database.as_deref().or(options.default_database.as_deref()).unwrap_or_default();
-        let names = Mongo::with_prefix(name, &self.prefix)?;
-        let client = Client::with_options(options).map_err(|error| from_mongo(&error, "open the collector"))?;
-        let hello = server::hello(&client).await.map_err(|fault| fault.into_error("open the collector"))?;
-        server::check_embedded(&hello)?;
-        let database = client.database(names.database());
-        let collections: Vec<Collection<Document>> =
-            self.collections.iter().map(|name| database.collection(name)).collect();
-        if self.make_indexes {
-            for collection in &collections {
-                index(collection, &self.outbox).await.map_err(|error| from_mongo(&error, "make an index"))?;
-            }
-        }
-        let subject = format!("{} in {}", self.outbox.field(), self.collections.join(", "));
-        Ok(Collector {
-            ownership: Ownership::new(&database, &names.name("collector"), subject, self.lease_life),
-            held: tokio::sync::Mutex::new(None),
-            database,
-            collections,
-            outbox: self.outbox,
-            limits: self.limits,
-            plant: self.plant,
-            passed_over: Mutex::default(),
-            waker: Waker::new(),
-        })
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("collections", &self.collections).finish_non_exhaustive()
-    }
-}
-
-/// Documents without mail are not in it.
-async fn index(collection: &Collection<Document>, outbox: &Embedded) -> mongodb::error::Result<()> {
-    let options = IndexOptions::builder().name(INDEX.to_owned()).sparse(true).build();
-    let keys = doc! { format!("{}.id", outbox.field()): 1 };
-    collection.create_index(IndexModel::builder().keys(keys).options(options).build()).await?;
-    Ok(())
-}
 
 /// What a round did.
 #[derive(Debug, Default)]
@@ -217,19 +79,38 @@ pub struct Refused {
     pub cause: Error,
 }
 
-/// The lease of this collector.
+/// A lease of this collector.
 struct Held {
     epoch: Epoch,
     renewed_at: Instant,
 }
 
-/// Carries mail into a store. One at a time does, however many there are.
+/// A collection whose documents carry mail, and the claim to its lease.
+pub(super) struct Source {
+    pub(super) collection: Collection<Document>,
+    pub(super) ownership: Ownership,
+}
+
+/// What a round leaves to the next one.
+#[derive(Default)]
+struct State {
+    /// The lease of each collection, where it is ours.
+    held: Vec<Option<Held>>,
+    owed: Owed,
+    /// With which collection the next round begins.
+    first: usize,
+    /// When mail without ids was last looked for.
+    looked_at: Option<Instant>,
+}
+
+/// Carries mail into a store. For each collection one at a time does, however many there are.
 pub struct Collector {
-    ownership: Ownership,
-    held: tokio::sync::Mutex<Option<Held>>,
+    state: tokio::sync::Mutex<State>,
     database: Database,
-    collections: Vec<Collection<Document>>,
+    sources: Vec<Source>,
     outbox: Embedded,
+    /// The index by which mail is found, if there is one for sure.
+    found_by: Option<&'static str>,
     limits: Limits,
     plant: Plant,
     /// Collection and document, and since when.
@@ -238,19 +119,31 @@ pub struct Collector {
 }
 
 impl Collector {
+    pub(super) fn new(
+        database: Database,
+        sources: Vec<Source>,
+        outbox: Embedded,
+        limits: Limits,
+        found_by: Option<&'static str>,
+        plant: Plant,
+    ) -> Self {
+        let state = State { held: sources.iter().map(|_| None).collect(), ..State::default() };
+        Self {
+            state: tokio::sync::Mutex::new(state),
+            database,
+            sources,
+            outbox,
+            found_by,
+            limits,
+            plant,
+            passed_over: Mutex::default(),
+            waker: Waker::new(),
+        }
+    }
+
     /// Options for a collector of the mail behind a URL: `mongodb://user:password@host:port/database`.
     pub fn builder(url: &str) -> Builder {
-        Builder {
-            url: url.to_owned(),
-            database: None,
-            prefix: PREFIX.to_owned(),
-            collections: Vec::new(),
-            outbox: Embedded::default(),
-            make_indexes: true,
-            lease_life: LEASE_LIFE,
-            limits: Limits::default(),
-            plant: Plant::None,
-        }
+        Builder::new(url)
     }
 
     /// A handle by which an application of the same process says that there is mail.
@@ -264,34 +157,72 @@ impl Collector {
     /// # Errors
     /// What the server or the store answers; the mail is where it was, or is sent twice.
     pub async fn collect(&self, into: &dyn StoreAdmin) -> Result<Round> {
-        let mut held = self.held.lock().await;
-        let begun_at = Instant::now();
-        let lease = match &mut *held {
-            Some(lease) => lease,
-            None => match self.ownership.acquire().await.map_err(|fault| fault.into_error("take the mail's lease"))? {
-                Some(epoch) => held.insert(Held { epoch, renewed_at: begun_at }),
-                None => return Ok(Round::default()),
-            },
-        };
-        let (mut sack, more) = self.gather().await.map_err(|fault| fault.into_error("look for mail"))?;
-        let refused = self.refuse(std::mem::take(&mut sack.refused))?;
+        let mut state = self.state.lock().await;
+        let state = &mut *state;
+        let ours = self.take_leases(state).await?;
+        if ours.is_empty() {
+            return Ok(Round::default());
+        }
+        // What the log has already leaves its documents before anything else is looked at.
+        let mut refused = self.pull(&mut state.owed).await?;
+        let gathered = self.gather(&ours, state).await;
+        let (mut sack, more) = gathered.map_err(|fault| fault.into_error("look for mail"))?;
+        refused.extend(self.refuse(std::mem::take(&mut sack.refused))?);
         let mut round = Round { owner: true, more, messages: sack.messages(), refused };
-        // Without mail there is nothing to be safe from, and the lease is renewed when it is due.
-        let is_due = round.messages > 0 || lease.renewed_at.elapsed() > self.ownership.life() / 3;
-        if is_due && self.plant != Plant::NoBarrier {
-            let asked_at = Instant::now();
-            if !self.renew(lease.epoch).await? {
-                *held = None;
-                return Ok(Round::default());
+        for &number in &ours {
+            let has_mail = sack.emptied.iter().any(|emptied| emptied.collection == number);
+            if !self.keep_lease(state, number, has_mail).await? {
+                // Some of the mail may be another's by now; all of it is still where it was.
+                let owner = state.held.iter().any(Option::is_some);
+                return Ok(Round { owner, messages: 0, more: false, ..round });
             }
-            lease.renewed_at = asked_at;
         }
         if round.messages > 0 {
             into.enqueue(sack.batch(&self.limits)?, None).await?;
-            self.pull(&sack.emptied).await.map_err(|fault| fault.into_error("pull what was collected"))?;
+            state.owed.add(sack.emptied);
             round.more |= !round.refused.is_empty();
+            round.refused.extend(self.pull(&mut state.owed).await?);
         }
         Ok(round)
+    }
+
+    /// The collections that are ours to collect, beginning with another one each time.
+    async fn take_leases(&self, state: &mut State) -> Result<Vec<usize>> {
+        for (number, source) in self.sources.iter().enumerate() {
+            if state.held[number].is_some() {
+                continue;
+            }
+            state.owed.forget(number);
+            let renewed_at = Instant::now();
+            let taken = source.ownership.acquire().await;
+            let taken = taken.map_err(|fault| fault.into_error("take the mail's lease"))?;
+            state.held[number] = taken.map(|epoch| Held { epoch, renewed_at });
+        }
+        let count = self.sources.len();
+        let order = (0..count).map(|place| (state.first + place) % count);
+        let ours = order.filter(|number| state.held[*number].is_some()).collect();
+        state.first = (state.first + 1) % count;
+        Ok(ours)
+    }
+
+    /// The barrier, if there is mail. Without there is nothing to be safe from, and the lease is renewed when it is due. `false`:
+    /// it is another's.
+    async fn keep_lease(&self, state: &mut State, number: usize, has_mail: bool) -> Result<bool> {
+        let ownership = &self.sources[number].ownership;
+        let Some(lease) = &mut state.held[number] else { return Ok(false) };
+        let is_due = has_mail || lease.renewed_at.elapsed() > ownership.life() / 3;
+        if !is_due || self.plant == Plant::NoBarrier {
+            return Ok(true);
+        }
+        let asked_at = Instant::now();
+        let renewed = ownership.renew(lease.epoch).await;
+        let renewed = renewed.map_err(|fault| fault.into_error("renew the mail's lease"))?;
+        if renewed {
+            lease.renewed_at = asked_at;
+        } else {
+            state.held[number] = None;
+        }
+        Ok(renewed)
     }
 
     /// Round after round, at once while there is more, and after ever longer pauses while there is nothing or it fails.
@@ -322,21 +253,19 @@ impl Collector {
         }
     }
 
-    async fn renew(&self, epoch: Epoch) -> Result<bool> {
-        self.ownership.renew(epoch).await.map_err(|fault| fault.into_error("renew the mail's lease"))
-    }
-
     /// Lets another collector begin at once.
     ///
     /// # Errors
     /// What the server answers; the lease then expires by itself.
     pub async fn release(&self) -> Result<()> {
-        match self.held.lock().await.take() {
-            Some(lease) => {
-                self.ownership.release(lease.epoch).await.map_err(|fault| fault.into_error("give the lease back"))
+        let mut state = self.state.lock().await;
+        for (source, held) in self.sources.iter().zip(&mut state.held) {
+            if let Some(lease) = held.take() {
+                let released = source.ownership.release(lease.epoch).await;
+                released.map_err(|fault| fault.into_error("give the lease back"))?;
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// How many documents have mail that waits, counted up to `most`.
@@ -345,8 +274,11 @@ impl Collector {
     /// What the server answers.
     pub async fn waiting(&self, most: u64) -> Result<u64> {
         let mut documents = 0;
-        for collection in &self.collections {
+        for Source { collection, .. } in &self.sources {
             let counted = collection.count_documents(self.has_mail()).limit(most.max(1)).await;
+            documents += counted.map_err(|error| from_mongo(&error, "count documents with mail"))?;
+            let counted = collection.count_documents(self.has_nameless_mail()).limit(most.max(1));
+            let counted = counted.optional(self.hint(), |counted, hint| counted.hint(hint)).await;
             documents += counted.map_err(|error| from_mongo(&error, "count documents with mail"))?;
         }
         Ok(documents.min(most))
@@ -356,36 +288,71 @@ impl Collector {
         doc! { format!("{}.id", self.outbox.field()): { "$exists": true } }
     }
 
-    /// The mail of a round, and whether there may be more.
-    async fn gather(&self) -> Work<(Sack, bool)> {
-        let (mut sack, mut more) = (Sack::default(), false);
+    /// Messages of which none has an id. One that has neither an id nor a topic is no message to us.
+    fn has_nameless_mail(&self) -> Document {
         let field = self.outbox.field();
-        for (number, collection) in self.collections.iter().enumerate() {
-            let mut filter = self.has_mail();
-            let passed_over = self.passed_over(number);
-            if !passed_over.is_empty() {
-                filter.insert("_id", doc! { "$nin": passed_over });
+        doc! { format!("{field}.id"): { "$exists": false }, format!("{field}.topic"): { "$exists": true } }
+    }
+
+    /// The server does not use a sparse index of its own accord for what is missing. Of the documents that are not in it, none is
+    /// wanted.
+    fn hint(&self) -> Option<Hint> {
+        self.found_by.map(|index| Hint::Name(index.to_owned()))
+    }
+
+    /// The mail of a round, and whether there may be more.
+    async fn gather(&self, ours: &[usize], state: &mut State) -> Work<(Sack, bool)> {
+        let (mut sack, mut more) = (Sack::default(), false);
+        let looks = state.looked_at.is_none_or(|looked_at| looked_at.elapsed() > PASSED_OVER);
+        for &number in ours {
+            let mut without: Vec<Bson> = state.owed.documents(number).cloned().collect();
+            without.extend(self.passed_over(number));
+            if looks && !self.look(&mut sack, number, self.has_nameless_mail(), self.hint(), &without).await?.0 {
+                return Ok((sack, true));
             }
-            let mut cursor = collection
-                .find(filter)
-                .sort(doc! { format!("{field}.id"): 1 })
-                .projection(doc! { field: 1 })
-                .limit(DOCUMENTS_MAX)
-                .read_concern(ReadConcern::majority())
-                .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-                .await?;
-            let mut documents = 0;
-            // Ends with the cursor, or when the sack is full.
-            while cursor.advance().await? {
-                documents += 1;
-                let Some((id, entries)) = open(cursor.deserialize_current()?, field) else { continue };
-                if !sack.take((number, collection.name()), id, entries, &self.limits) {
-                    return Ok((sack, true));
-                }
+            let (all, documents) = self.look(&mut sack, number, self.has_mail(), None, &without).await?;
+            if !all {
+                return Ok((sack, true));
             }
             more |= documents == DOCUMENTS_MAX;
         }
+        if looks {
+            state.looked_at = Some(Instant::now());
+        }
         Ok((sack, more))
+    }
+
+    /// Takes the mail of the documents that match. Whether all of it has found room, and how many documents there were.
+    async fn look(
+        &self,
+        sack: &mut Sack,
+        number: usize,
+        mut filter: Document,
+        hint: Option<Hint>,
+        without: &[Bson],
+    ) -> Work<(bool, i64)> {
+        let (collection, field) = (&self.sources[number].collection, self.outbox.field());
+        if !without.is_empty() {
+            filter.insert("_id", doc! { "$nin": without });
+        }
+        let find = collection
+            .find(filter)
+            .sort(doc! { format!("{field}.id"): 1 })
+            .projection(doc! { field: 1 })
+            .limit(DOCUMENTS_MAX)
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary));
+        let mut cursor = find.optional(hint, |find, hint| find.hint(hint)).await?;
+        let mut documents = 0;
+        // Ends with the cursor, or when the sack is full.
+        while cursor.advance().await? {
+            documents += 1;
+            let Some((id, entries)) = open(cursor.deserialize_current()?, field) else { continue };
+            if !sack.take((number, collection.name()), id, entries, &self.limits) {
+                return Ok((false, documents));
+            }
+        }
+        Ok((true, documents))
     }
 
     fn passed_over(&self, collection: usize) -> Vec<Bson> {
@@ -400,7 +367,7 @@ impl Collector {
         let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         let mut refused = Vec::new();
         for (number, id, cause) in met {
-            let (collection, document) = (self.collections[number].name().to_owned(), id.to_string());
+            let (collection, document) = (self.sources[number].collection.name().to_owned(), id.to_string());
             passed_over.insert((number, document.clone()), (id, Instant::now()));
             refused.push(Refused { collection, document, cause });
         }
@@ -418,34 +385,25 @@ impl Collector {
         Ok(refused)
     }
 
-    /// Exactly what was carried on, where the head is still the one that was read: a stale pull matches nothing.
-    async fn pull(&self, emptied: &[Emptied]) -> Work<()> {
-        let field = self.outbox.field();
-        for (number, collection) in self.collections.iter().enumerate() {
-            let of_this = emptied.iter().filter(|emptied| emptied.collection == number);
-            let pull = |emptied: &Emptied| {
-                let head = format!("{field}.0.id");
-                doc! {
-                    "q": { "_id": &emptied.document, head: emptied.ids.first() },
-                    "u": { "$pull": { field: { "id": { "$in": &emptied.ids } } } },
-                }
-            };
-            let updates: Vec<Bson> = of_this.map(|emptied| pull(emptied).into()).collect();
-            if !updates.is_empty() {
-                let command = doc! {
-                    "update": collection.name(), "updates": updates, "ordered": false,
-                    "writeConcern": { "w": "majority", "j": true },
-                };
-                refused(&self.database.run_command(command).await?)?;
-            }
+    /// What the log has and documents still do. Nothing more is appended while that is too much.
+    async fn pull(&self, owed: &mut Owed) -> Result<Vec<Refused>> {
+        let mut refused = Vec::new();
+        for (number, Source { collection, .. }) in self.sources.iter().enumerate() {
+            let of = (number, collection.name());
+            refused.extend(owed.pull(&self.database, of, self.outbox.field(), PASSED_OVER).await?);
         }
-        Ok(())
+        if owed.len() > PASSED_OVER_MAX {
+            let what =
+                "too many documents refuse the update by which their mail is pulled; mend them, and then it goes on";
+            return Err(Error::new(ErrorKind::Limit, what).with("documents_max", PASSED_OVER_MAX));
+        }
+        Ok(refused)
     }
 }
 
 impl fmt::Debug for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.collections.iter().map(Collection::name).collect();
+        let names: Vec<&str> = self.sources.iter().map(|source| source.collection.name()).collect();
         f.debug_struct("Collector").field("collections", &names).finish_non_exhaustive()
     }
 }

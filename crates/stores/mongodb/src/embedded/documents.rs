@@ -5,14 +5,14 @@
 
 use mongodb::{
     Collection,
-    bson::{Bson, Document, doc, serialize_to_document},
+    bson::{Document, doc, serialize_to_document},
     options::ReturnDocument,
     results::{DeleteResult, InsertOneResult, UpdateResult},
 };
 use postrider_core::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Embedded, Mail};
+use super::{Embedded, Mail, guard::touches};
 use crate::{db::durable, error::from_mongo, wake::Waker};
 
 /// A collection whose documents carry their mail. Its writes wait for the journal, whatever the client was told.
@@ -163,15 +163,7 @@ impl<T: Send + Sync> Documents<T> {
             return Err(Error::invalid(what).with("field", name.escape_debug()));
         }
         let array = self.outbox.field();
-        let is_array = |name: &str| name == array || name.strip_prefix(array).is_some_and(|rest| rest.starts_with('.'));
-        let touches = |(operator, change): (&String, &Bson)| {
-            change.as_document().is_some_and(|change| {
-                // What is renamed takes the place of whatever has the new name.
-                let renamed = |to: &Bson| operator == "$rename" && to.as_str().is_some_and(is_array);
-                change.iter().any(|(name, to)| is_array(name) || renamed(to))
-            })
-        };
-        if update.iter().any(touches) {
+        if update.iter().any(|(operator, change)| touches(array, operator, change)) {
             return Err(self.touches());
         }
         if !mail.is_empty() {

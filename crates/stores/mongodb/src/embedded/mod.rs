@@ -14,7 +14,8 @@
 //! **What it promises.** Nothing is lost: mail is pulled once the log has it, and until then it stays where it is. Nothing is
 //! made up: what a crash of the server could still take back is not carried on, which is what the journaled write in between
 //! is for. The mail of one document stays in order, under the document's key unless a message has one of its own; what
-//! several documents say under one key has no order. A crash between append and pull sends that mail twice.
+//! several documents say under one key has no order. A crash between append and pull sends that mail twice; a pull that fails
+//! does not.
 //!
 //! ```no_run
 //! use mongodb::bson::{Document, doc};
@@ -32,21 +33,28 @@
 //! # }
 //! ```
 
+mod builder;
 mod collector;
 mod documents;
+mod guard;
 mod mail;
 mod ownership;
+mod pull;
 mod sack;
 
 use std::{fmt, sync::Arc};
 
 use postrider_core::{Error, Result};
 
-pub(crate) use self::documents::{mail_waits, waiting};
 pub use self::{
-    collector::{Builder, Collector, Refused, Round},
+    builder::Builder,
+    collector::{Collector, Refused, Round},
     documents::Documents,
     mail::Mail,
+};
+pub(crate) use self::{
+    documents::{mail_waits, waiting},
+    guard::may_throw_away,
 };
 
 /// The array of a document unless another one is chosen.

@@ -44,18 +44,21 @@ impl Ownership {
         self.life
     }
 
-    /// Takes the lease if it is free, has expired by the server's clock, or is ours.
+    /// Takes the lease if it is free, has expired by the server's clock, or is ours. One that ends later than it could if it
+    /// were given just now was given by a clock that has gone back since, and lasts from now for as long as it was given for.
     pub(super) async fn acquire(&self) -> Work<Option<Epoch>> {
         let free = doc! { "$or": [
             { "$eq": ["$owner", &self.owner] },
             { "$lte": [{ "$ifNull": ["$until", "$$NOW"] }, "$$NOW"] },
         ] };
-        let if_free = |then: Bson, otherwise: &str| doc! { "$cond": [&free, then, otherwise] };
+        let if_free = |then: Bson, otherwise: Bson| doc! { "$cond": [&free, then, otherwise] };
+        let now_and_life = doc! { "$add": ["$$NOW", { "$ifNull": ["$life", millis(self.life)] }] };
         let epoch = doc! { "$add": [{ "$ifNull": ["$epoch", 0_i64] }, 1_i64] };
         let take = vec![doc! { "$set": {
-            "owner": if_free(self.owner.clone(), "$owner"),
-            "epoch": if_free(epoch.into(), "$epoch"),
-            "until": if_free(self.until().into(), "$until"),
+            "owner": if_free(self.owner.clone(), "$owner".into()),
+            "epoch": if_free(epoch.into(), "$epoch".into()),
+            "until": if_free(self.until().into(), doc! { "$min": ["$until", now_and_life] }.into()),
+            "life": if_free(millis(self.life).into(), "$life".into()),
         } }];
         let taken = self
             .leases
@@ -93,9 +96,17 @@ impl Ownership {
     }
 
     fn until(&self) -> Document {
-        doc! { "$add": ["$$NOW", i64::try_from(self.life.as_millis()).unwrap_or(i64::MAX)] }
+        doc! { "$add": ["$$NOW", millis(self.life)] }
     }
 }
+
+/// Not so long that the sum with an instant overflows.
+fn millis(life: Duration) -> i64 {
+    i64::try_from(life.as_millis()).unwrap_or(i64::MAX).min(LIFE_MILLIS_MAX)
+}
+
+/// A thousand years.
+const LIFE_MILLIS_MAX: i64 = 1_000 * 366 * 86_400_000;
 
 fn is_duplicate(error: &mongodb::error::Error) -> bool {
     match &*error.kind {
