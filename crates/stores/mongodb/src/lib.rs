@@ -45,7 +45,9 @@ mod dialect;
 
 mod ahead;
 mod cursor;
+mod late;
 mod log;
+mod quiet;
 mod read;
 mod records;
 mod select;
@@ -91,7 +93,9 @@ use crate::{
     cursor::{Tick, seconds},
     db::Db,
     error::Work,
+    late::Late,
     planted::Plant,
+    quiet::Quiet,
     seen::Seen,
 };
 pub use crate::{
@@ -115,6 +119,8 @@ struct Inner {
     forget_every: u32,
     idle_seconds: u64,
     ahead: Ahead,
+    late: Late,
+    quiet: Quiet,
     reads: AtomicU32,
     recoveries: AtomicU64,
     waker: Waker,

@@ -12,6 +12,9 @@ pub enum Plant {
     /// The scan after a lost history has no upper bound: it passes the place of a message before that commits, and then
     /// meets one that was enqueued after it.
     UnboundedScan,
+    /// A scan takes what it sees of a transaction that was open when it began: the later part of it, if the place of the
+    /// earlier one is passed.
+    TornTransaction,
     /// The scan after a lost history begins at the cursor itself, and not before it.
     NoOverlap,
     /// Mail of documents is carried on without a journaled write in between: a crash of the server takes back what was sent.

@@ -10,11 +10,13 @@
 //!   to every page of the scan, and is in it if it was inserted less than the overlap before it was committed; what was
 //!   committed behind the point is in the stream.
 //! - *Order*: if A was committed before B was enqueued, A's `at` is less. If both are in the scan, it sorts them. If B is in
-//!   it, its `at` is below the point, so A was committed before the point and is visible during the *whole* scan. If B is in
-//!   the stream, A is in the scan or earlier in the stream.
+//!   it, it was committed up to the point, so A was too and is visible during the *whole* scan. If B is in the stream, A is in
+//!   the scan or earlier in the stream.
+//! - *Messages of one transaction* are all in the scan or all in the stream: what commits behind the point while the scan is
+//!   under way is left out of its pages ([`crate::late`]), and the stream has it whole.
 //!
 //! Without the upper bound of the scan the second half is wrong: a scan in pages would pass the place of A before A commits,
-//! and then meet B. See [`Plant`].
+//! and then meet B. Without the third, A and B may be of one transaction. See [`Plant`].
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -31,12 +33,14 @@ use crate::{
     cursor::{Position, Tick, seconds, timestamp},
     db::{Db, Described, Update, server_now},
     error::{Work, corrupt},
+    late::{Left, Numbers},
     lease::named,
     planted::Plant,
     records::{Gathered, at},
     route::{self, Route},
     select::Selection,
-    stream::{self, Answer, Question},
+    stream::{self, Answer, Followed, Question},
+    value::point,
 };
 
 /// Records that one read looks at. A lane that few records belong to returns after so many, with its cursor moved.
@@ -150,7 +154,14 @@ impl Reading<'_> {
             "readConcern": { "level": "majority", "afterClusterTime": timestamp(until) },
         };
         let answer = db.ask(command).await?;
+        let seen = point(&answer, "operationTime");
         let documents = crate::db::batch(answer, "firstBatch")?.0;
+        let left_out = match self.left_out(db, until, seen, documents.last().map(at)).await? {
+            Left::Out(numbers) => numbers,
+            Left::Unknown(Followed::Ended(end)) => return Err(end.into()),
+            // The scan begins again, with a point that the stream knows.
+            Left::Unknown(_) => return self.lose_again(db).await,
+        };
         if self.gathered.needs_clock(documents.iter()) {
             self.gathered.set_clock(db.now().await?);
         }
@@ -162,7 +173,11 @@ impl Reading<'_> {
             if at <= self.at.bound() {
                 return Err(corrupt("the log is read in ascending order").into());
             }
-            if self.take(document, Position::Scan { until, at, lost }).is_err() {
+            let here = Position::Scan { until, at, lost };
+            if left_out.contains(&at) {
+                self.at = here;
+                self.scanned += 1;
+            } else if self.take(document, here).is_err() {
                 return Ok(Step::Full);
             }
         }
@@ -170,8 +185,30 @@ impl Reading<'_> {
             (false, _) => Ok(Step::On),
             (true, Plant::AtCursor) => Ok(Step::End),
             (true, _) if !self.streams => Ok(Step::End),
-            (true, _) => self.stream(db, Position::behind(until)).await,
+            (true, _) => {
+                self.store.0.late.forget(&self.lease.lane);
+                self.stream(db, Position::behind(until)).await
+            }
         }
+    }
+
+    /// What a page that was read by `seen` and ends with `last` leaves to the stream. Where no stream follows, nothing; nor if
+    /// all of it was inserted so long before the point that no transaction of it can have been open there.
+    async fn left_out(&self, db: &mut Db, until: Tick, seen: Option<Tick>, last: Option<Tick>) -> Work<Left> {
+        let (plant, overlap) = (self.store.0.plant, self.store.overlap_ticks());
+        let is_over = last.is_none_or(|last| last.saturating_add(overlap) < until);
+        if is_over || !self.streams || matches!(plant, Plant::AtCursor | Plant::TornTransaction) {
+            return Ok(Left::Out(Numbers::default()));
+        }
+        let seen = seen.ok_or_else(|| corrupt("the server tells no time of the cluster"))?;
+        self.store.0.late.of(db, &self.lease.lane, until, seen, until.saturating_add(overlap)).await
+    }
+
+    /// Goes on with a scan, unless that was in vain too often.
+    async fn lose_again(&mut self, db: &mut Db) -> Work<Step> {
+        self.losses += 1;
+        self.lose(db).await?;
+        Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On })
     }
 
     async fn stream(&mut self, db: &mut Db, from: Position) -> Work<Step> {
@@ -180,15 +217,14 @@ impl Reading<'_> {
             return Ok(if self.take_all(db, rest).await? { Step::On } else { Step::Full });
         }
         let events_max = self.batch().max(AHEAD_MAX);
-        let question = Question { from: from.onward(), events_max, late: None, after: None };
+        let onward = self.store.0.quiet.onward(&self.lease.lane, &from);
+        let question = Question { from: onward, events_max, late: None, after: None, millis_max: None };
         let mut events = match stream::ask(db, question).await? {
             Answer::Events(events) => events,
             Answer::Ended(end) => return Err(end.into()),
             Answer::Lost => {
                 self.at = from;
-                self.losses += 1;
-                self.lose(db).await?;
-                return Ok(if self.losses > LOSSES_MAX { Step::Full } else { Step::On });
+                return self.lose_again(db).await;
             }
         };
         let mut rest = Rest::default();
@@ -203,11 +239,15 @@ impl Reading<'_> {
         if events.more {
             return Ok(Step::On);
         }
-        if is_idle
-            && let Some(idle) = events.idle()
-            && idle.horizon() > self.at.horizon().saturating_add(seconds(self.store.0.idle_seconds))
-        {
-            self.at = idle;
+        if is_idle {
+            let idle = events.idle();
+            if let Some(token) = events.token {
+                self.store.0.quiet.note(&self.lease.lane, from, token);
+            }
+            let far = self.at.horizon().saturating_add(seconds(self.store.0.idle_seconds));
+            if let Some(idle) = idle.filter(|idle| idle.horizon() > far) {
+                self.at = idle;
+            }
         }
         Ok(Step::End)
     }

@@ -57,6 +57,8 @@ pub(crate) struct Question {
     pub(crate) late: Option<Tick>,
     /// Not before everything up to this point is committed by a majority.
     pub(crate) after: Option<Tick>,
+    /// How long the server may take. Behind that, what it does not know counts as forgotten.
+    pub(crate) millis_max: Option<i32>,
 }
 
 impl Question {
@@ -83,8 +85,8 @@ impl Question {
             "cursor": { "batchSize": i64::try_from(self.events_max).unwrap_or(i64::MAX) },
             "readConcern": concern,
         };
-        if self.late.is_some() {
-            command.insert("maxTimeMS", LATE_MILLIS);
+        if let Some(millis) = self.millis_max {
+            command.insert("maxTimeMS", millis);
         }
         command
     }
@@ -97,7 +99,7 @@ pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
         Ok(answer) => answer,
         Err(fault) if fault.is_lost_history() => return Ok(Answer::Lost),
         // Whoever looks for late ones does so while others wait; that they are not known is an answer too.
-        Err(fault) if question.late.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
+        Err(fault) if question.millis_max.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
         Err(fault) => return Err(fault),
     };
     let token = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_document("postBatchResumeToken").ok());
@@ -188,32 +190,58 @@ impl Events {
 /// Messages that are below the bound of a position and that it has not passed: their transactions committed late. `None`: the
 /// server does not remember, so that none of those near the bound can be told from the others.
 pub(crate) async fn late(db: &mut Db, position: &Position, after: Option<Tick>) -> Work<Option<Vec<Document>>> {
+    let question = Question {
+        from: position.onward(),
+        events_max: LATE_MAX,
+        late: Some(position.bound()),
+        after,
+        millis_max: Some(LATE_MILLIS),
+    };
+    match follow(db, question).await? {
+        Followed::ToItsEnd { found, .. } => Ok(Some(found)),
+        // Behind the end of the collection nothing is known. Whose route it is stops there and says why; everybody else goes
+        // on.
+        Followed::Lost | Followed::Ended(_) => Ok(None),
+    }
+}
+
+/// What is known of a stream that was read to its end.
+pub(crate) enum Followed {
+    ToItsEnd {
+        found: Vec<Document>,
+        /// Where what comes later begins.
+        onward: Onward,
+    },
+    Lost,
+    Ended(Error),
+}
+
+/// All that a stream has, answer by answer.
+pub(crate) async fn follow(db: &mut Db, question: Question) -> Work<Followed> {
+    let Question { mut from, events_max, late, after, millis_max } = question;
     let mut found = Vec::new();
-    let mut from = position.onward();
     // Ends with the stream.
     loop {
-        let question = Question { from, events_max: LATE_MAX, late: Some(position.bound()), after };
-        let events = match ask(db, question).await? {
+        let events = match ask(db, Question { from: from.clone(), events_max, late, after, millis_max }).await? {
             Answer::Events(events) => events,
-            // Behind the end of the collection nothing is known. Whose route it is stops there and says why; everybody else
-            // goes on.
-            Answer::Lost | Answer::Ended(_) => return Ok(None),
+            Answer::Lost => return Ok(Followed::Lost),
+            Answer::Ended(end) => return Ok(Followed::Ended(end)),
         };
         let last = events.events.last().map(|event| event.token.clone());
         found.extend(events.events.into_iter().map(|event| event.document));
         // An answer may have been cut anywhere; only one without an event is the end.
         match last {
             Some(token) => from = Onward::Token(token),
-            None => return Ok(Some(found)),
+            None => return Ok(Followed::ToItsEnd { found, onward: events.token.map_or(from, Onward::Token) }),
         }
     }
 }
 
-/// How long a look for late messages may take: a route that is far behind has much history behind it.
+/// How long a look for late messages may take while others wait: a route that is far behind has much history behind it.
 const LATE_MILLIS: i32 = 2_000;
 
 /// Late messages of one answer.
-const LATE_MAX: usize = 10_000;
+pub(crate) const LATE_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
