@@ -3,6 +3,10 @@
 //! Every command says by itself how durable its write and how settled its read must be, whatever the client was told: writes
 //! wait until a majority has them in its journal, reads see nothing that could be rolled back and everything that this process
 //! was told of before (see [`crate::seen`]).
+//!
+//! A write of its own that meets a document which somebody's open transaction has written *waits* for that one to end, while a
+//! write inside of a transaction is refused at once. A transaction whose process has died stays open until the server ends it,
+//! a minute later or more, so no write waits without a limit ([`Db::within`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,11 +31,18 @@ use crate::{
 const MAJORITY_PATIENCE: Duration = Duration::from_secs(30);
 
 fn patience_millis() -> i64 {
-    i64::try_from(MAJORITY_PATIENCE.as_millis()).unwrap_or(i64::MAX)
+    millis_of(MAJORITY_PATIENCE)
+}
+
+fn millis_of(patience: Duration) -> i64 {
+    i64::try_from(patience.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Documents of one answer, as far as they fit into 16 MB.
 const BATCH_MAX: i64 = 100_000;
+
+/// Updates of one command. Each may carry a cause of 8 KiB, and a command is a document like any other.
+const STATEMENTS_MAX: usize = 1_000;
 
 /// The server's clock, in an expression: microseconds since 1970, as a number.
 pub(crate) fn server_now() -> Document {
@@ -45,6 +56,8 @@ pub(crate) struct Db {
     /// A cursor belongs to the session in which it was opened.
     session: ClientSession,
     mode: Mode,
+    /// How long a write of its own may take.
+    patience: Duration,
     seen: Arc<Seen>,
 }
 
@@ -59,6 +72,8 @@ enum Mode {
 enum Access {
     Read,
     Write,
+    /// A change of things which are no documents: an index takes as long as it takes.
+    Make,
 }
 
 /// What to look for. `limit` 0 is everything.
@@ -123,7 +138,13 @@ impl Db {
     async fn new(client: &Client, names: &Mongo, seen: &Arc<Seen>, mode: Mode) -> Work<Self> {
         let session = client.start_session().causal_consistency(false).await?;
         let (database, seen) = (client.database(names.database()), Arc::clone(seen));
-        Ok(Self { names: names.clone(), database, session, mode, seen })
+        Ok(Self { names: names.clone(), database, session, mode, patience: MAJORITY_PATIENCE, seen })
+    }
+
+    /// Writes of their own that do not wait for longer, neither for somebody's transaction nor for the majority. What was not
+    /// answered in time is done or not done.
+    pub(crate) fn within(self, patience: Duration) -> Self {
+        Self { patience: patience.min(MAJORITY_PATIENCE), ..self }
     }
 
     /// Repeats the commit while it is not known whether it has happened, and nothing but the commit.
@@ -131,10 +152,14 @@ impl Db {
         if !matches!(self.mode, Mode::Transaction) {
             return Ok(());
         }
-        let mut repeats = 0;
+        let (mut repeats, began) = (0, std::time::Instant::now());
         loop {
             match self.session.commit_transaction().await.map_err(Fault::from) {
-                Err(fault) if fault.is_unknown_commit() && repeats < COMMITS_MAX => repeats += 1,
+                Err(fault)
+                    if fault.is_unknown_commit() && repeats < COMMITS_MAX && began.elapsed() < MAJORITY_PATIENCE =>
+                {
+                    repeats += 1;
+                }
                 outcome => {
                     if let (Ok(()), Some(time)) = (&outcome, self.operation_time()) {
                         self.seen.note(time);
@@ -172,9 +197,12 @@ impl Db {
             (Mode::Look(None), _) => self.reach(&mut command, "snapshot"),
             (Mode::Alone, Access::Read) if command.contains_key("readConcern") => {}
             (Mode::Alone, Access::Read) => self.reach(&mut command, "majority"),
-            (Mode::Alone, Access::Write) => {
+            (Mode::Alone, access) => {
                 let durable = doc! { "w": "majority", "j": true, "wtimeout": patience_millis() };
                 command.insert("writeConcern", durable);
+                if access == Access::Write {
+                    command.insert("maxTimeMS", millis_of(self.patience));
+                }
             }
         }
         let wanted = self.seen.newest();
@@ -224,7 +252,7 @@ impl Db {
 
     /// A command that changes things which are no documents, such as collections.
     pub(crate) async fn tell(&mut self, command: Document) -> Work<Document> {
-        self.run(command, Access::Write).await
+        self.run(command, Access::Make).await
     }
 
     /// The collection of the log, as the server describes it now. Not for a transaction, which cannot ask this.
@@ -294,11 +322,22 @@ impl Db {
 
     /// One document, or all that match. Answers how many matched, changed or not.
     pub(crate) async fn update(&mut self, collection: &str, update: Update) -> Work<u64> {
-        let Update { filter, change, many, upsert } = update;
-        let statement = doc! { "q": filter, "u": change, "multi": many, "upsert": upsert };
-        let command = doc! { "update": self.names.name(collection), "updates": [statement], "ordered": true };
+        let updates = vec![update.into_statement()];
+        let command = doc! { "update": self.names.name(collection), "updates": updates, "ordered": true };
         let answer = self.run(command, Access::Write).await?;
         Ok(long(&answer, "n")?.unsigned_abs())
+    }
+
+    /// Many updates, one after the other, in as few commands as they fit into.
+    pub(crate) async fn update_all(&mut self, collection: &str, updates: Vec<Update>) -> Work<()> {
+        let name = self.names.name(collection);
+        let mut statements = updates.into_iter().map(Update::into_statement).peekable();
+        // Ends with the updates.
+        while statements.peek().is_some() {
+            let some: Vec<Document> = statements.by_ref().take(STATEMENTS_MAX).collect();
+            self.run(doc! { "update": &name, "updates": some, "ordered": true }, Access::Write).await?;
+        }
+        Ok(())
     }
 
     /// Changes one document and returns it as it is then. `None`: none matches.
@@ -441,6 +480,11 @@ impl Update {
 
     pub(crate) fn or_insert(self) -> Self {
         Self { upsert: true, ..self }
+    }
+
+    fn into_statement(self) -> Document {
+        let Self { filter, change, many, upsert } = self;
+        doc! { "q": filter, "u": change, "multi": many, "upsert": upsert }
     }
 }
 

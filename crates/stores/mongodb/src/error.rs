@@ -65,9 +65,11 @@ impl Fault {
         self.code() == Some(50)
     }
 
-    /// Whether the server has rolled the transaction back and running it again may help.
+    /// Whether the server has rolled the transaction back and running it again at once may help. Where there is no server, the
+    /// driver says so too, after it has looked for one for as long as it may: that is for the caller to wait out.
     pub(crate) fn is_conflict(&self) -> bool {
         match self {
+            Self::Mongo(error) if matches!(&*error.kind, Mongo::ServerSelection { .. }) => false,
             Self::Mongo(error) => error.contains_label(TRANSIENT_TRANSACTION_ERROR),
             Self::Refused { code, .. } => *code == WRITE_CONFLICT,
             Self::Ours(_) => false,

@@ -10,20 +10,28 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
-    Error,
+    Error, ErrorKind,
     lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
     standstill::Standstill,
     time::Timestamp,
 };
 
 use crate::{
-    clock::is_ahead,
+    clock::{is_ahead, was_ahead},
     cursor::{Position, Tick},
     db::{Db, Find, Update, server_now},
     error::{Work, corrupt},
     route::Route,
     value::{binary, int, is_true, long, long_opt, text, uuid, uuid_opt},
 };
+
+/// How long a write of a lease may take that is asked for again with the next heartbeat.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a heartbeat may take: so long that one more fits before the node stops by itself.
+pub(crate) fn beat_patience(node: &Node) -> Duration {
+    (node.lease_life / 3).max(Duration::from_secs(1))
+}
 
 /// What a registration needs to know of the log before it begins.
 #[derive(Clone)]
@@ -127,6 +135,8 @@ async fn see(db: &mut Db, node: &Node) -> Work<Timestamp> {
         "lease_life": life(node),
         "standstills": literal(Standstill::encode(&node.standstills).into()),
         "seen_at": server_now(),
+        // Asked before it is overwritten: with one node there is perhaps nothing else that tells.
+        "ahead": { "$or": [{ "$ifNull": ["$ahead", false] }, was_ahead("$seen_at")] },
         "leaving": { "$ifNull": ["$leaving", false] },
     };
     let seen = db.find_and_upsert("node", doc! { "_id": uuid(node.id.0) }, vec![doc! { "$set": said }]).await?;
@@ -162,7 +172,7 @@ pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(R
         } else {
             upkeep.dead = true;
         }
-        upkeep.ahead |= is_ahead(Timestamp::from_micros(long(&found, "seen_at")?), now);
+        upkeep.ahead |= is_true(&found, "ahead") || is_ahead(Timestamp::from_micros(long(&found, "seen_at")?), now);
     }
     let routes = Route::all(db).await?;
     let paused = |route: &Route| route.paused.is_some();
@@ -236,20 +246,22 @@ pub(crate) async fn retire(db: &mut Db, node: NodeId) -> Work<()> {
     Ok(())
 }
 
+/// A fresh epoch for a lane that is free, or whose lease is over. `None`: it is somebody's; most are answered by that look.
+///
 /// A node that asks for a lane which it owns already gets it under a new epoch: the answer to its first request was lost,
 /// and since its heartbeats extend the lease nobody else could ever take the lane.
-///
-/// One command takes it, or nobody does. The reader is looked up after that: whoever changes it raises the epoch, so that a
-/// lease with the wrong one is fenced.
-pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Option<Lease>> {
-    let expired = doc! { "$lte": [{ "$ifNull": ["$expires_at", 0_i64] }, server_now()] };
-    let free = doc! { "$or": [{ "owner": null }, { "owner": uuid(node.id.0) }, { "$expr": expired }] };
-    let mut filter = doc! { "_id": lane.to_string(), "$and": [free] };
-    // A look without a write answers most.
-    if db.find_one("lane", filter.clone()).await?.is_none() {
+pub(crate) async fn claim(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Option<i64>> {
+    if db.find_one("lane", free(lane, node)).await?.is_none() {
         return Ok(None);
     }
-    let epoch = db.draw_epoch().await?;
+    db.draw_epoch().await.map(Some)
+}
+
+/// Takes the lane, or finds that another was faster. In a transaction, not because it were several steps, but because a lane
+/// that an open transaction has written is then refused at once instead of waited for: an owner that died in the middle of a
+/// settlement has left one, and whoever takes over has heartbeats to send.
+pub(crate) async fn take(db: &mut Db, lane: &LaneId, node: &Node, epoch: i64) -> Work<bool> {
+    let mut filter = free(lane, node);
     filter.insert("epoch", doc! { "$lt": epoch });
     let taken = doc! {
         "epoch": epoch,
@@ -260,9 +272,12 @@ pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Opt
     };
     // A new epoch begins its count of settlements anew.
     let change = vec![doc! { "$set": taken }, doc! { "$unset": "settled" }];
-    if db.find_and_update("lane", filter, change).await?.is_none() {
-        return Ok(None);
-    }
+    Ok(db.find_and_update("lane", filter, change).await?.is_some())
+}
+
+/// The lease of a lane that was taken. The reader is looked up after that: whoever changes it raises the epoch, so that a lease
+/// with the wrong one is fenced.
+pub(crate) async fn given(db: &mut Db, lane: &LaneId, epoch: i64) -> Work<Option<Lease>> {
     let Some(route) = Route::find(db, &lane.route).await? else { return Ok(None) };
     Ok(Some(Lease {
         lane: LaneId { route: route.name, number: lane.number },
@@ -270,6 +285,20 @@ pub(crate) async fn acquire(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Opt
         epoch: Epoch(epoch.cast_unsigned()),
         reader: Arc::new(route.reader),
     }))
+}
+
+/// Why a lane that is nobody's cannot be had.
+pub(crate) fn is_held(lane: &LaneId) -> Error {
+    let what = "the lane is free, and a transaction that is still open has written to it; if its process has died, the \
+                server ends it after transactionLifetimeLimitSeconds";
+    Error::new(ErrorKind::Conflict, what).with("lane", lane)
+}
+
+/// The lane, if the node may have it.
+fn free(lane: &LaneId, node: &Node) -> Document {
+    let expired = doc! { "$lte": [{ "$ifNull": ["$expires_at", 0_i64] }, server_now()] };
+    let free = doc! { "$or": [{ "owner": null }, { "owner": uuid(node.id.0) }, { "$expr": expired }] };
+    doc! { "_id": lane.to_string(), "$and": [free] }
 }
 
 pub(crate) async fn release(db: &mut Db, lease: &Lease) -> Work<()> {

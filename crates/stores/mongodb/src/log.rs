@@ -20,8 +20,11 @@ use crate::{
     purge, read, settle, wake,
 };
 
-/// How often a transaction is run again that the server has ended because two have met.
-pub(crate) const REPEATS_MAX: u32 = 60;
+/// For how long a transaction is run again that the server has ended because two have met.
+pub(crate) const REPEATED_FOR: Duration = Duration::from_secs(5);
+
+/// The same for the takeover of a lane. Whoever beats for others must not wait for a transaction whose process has died.
+const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// A random while, longer with each attempt: whoever meets another must not meet it again.
 pub(crate) fn pause(attempt: u32) -> Duration {
@@ -34,8 +37,12 @@ pub(crate) fn pause(attempt: u32) -> Duration {
 /// Runs a piece of work in a transaction and commits it; or rolls back if it fails. Once begun it runs to its end, whether or
 /// not somebody still waits.
 macro_rules! transact {
-    ($store:ident, |$db:ident| $work:expr) => {{
-        let mut repeats = 0;
+    ($store:ident, |$db:ident| $work:expr) => {
+        transact!($store, crate::log::REPEATED_FOR, |$db| $work)
+    };
+    ($store:ident, $repeated_for:expr, |$db:ident| $work:expr) => {{
+        let (mut repeats, began) = (0, std::time::Instant::now());
+        // Ends with an outcome, or when it has been repeated for long enough.
         loop {
             let mut $db = $store.begin().await?;
             let outcome = match $work.await {
@@ -46,7 +53,7 @@ macro_rules! transact {
                 }
             };
             match outcome {
-                Err(fault) if Fault::is_conflict(&fault) && repeats < crate::log::REPEATS_MAX => {
+                Err(fault) if Fault::is_conflict(&fault) && began.elapsed() < $repeated_for => {
                     tokio::time::sleep(crate::log::pause(repeats)).await;
                     repeats += 1;
                 }
@@ -65,15 +72,20 @@ impl Log for MongoStore {
     fn register<'a>(&'a self, node: &'a Node, routes: &'a [RouteSpec]) -> BoxFuture<'a, Result<()>> {
         let (store, node, routes) = (self.clone(), node.clone(), routes.to_vec());
         self.run("register", async move {
-            let beginning = Beginning::of(&mut store.alone().await?, store.overlap_ticks()).await?;
-            transact!(store, |db| lease::register(&mut db, &node, &routes, &beginning))
+            let mut db = store.alone().await?;
+            let beginning = Beginning::of(&mut db, store.overlap_ticks()).await?;
+            transact!(store, |db| lease::register(&mut db, &node, &routes, &beginning))?;
+            if clock::rows_are_ahead(&mut db).await? {
+                clock::catch_up(&mut db).await?;
+            }
+            Ok(())
         })
     }
 
     fn heartbeat<'a>(&'a self, node: &'a Node) -> BoxFuture<'a, Result<Roster>> {
         let (store, node) = (self.clone(), node.clone());
         self.run("heartbeat", async move {
-            let mut db = store.alone().await?;
+            let mut db = store.alone().await?.within(lease::beat_patience(&node));
             let now = lease::heartbeat(&mut db, &node).await?;
             let (roster, upkeep) = lease::roster(&mut store.look().await?, node.id, now).await?;
             if upkeep.ahead {
@@ -93,7 +105,17 @@ impl Log for MongoStore {
 
     fn acquire<'a>(&'a self, lane: &'a LaneId, node: &'a Node) -> BoxFuture<'a, Result<Option<Lease>>> {
         let (store, lane, node) = (self.clone(), lane.clone(), node.clone());
-        self.run("acquire", async move { lease::acquire(&mut store.alone().await?, &lane, &node).await })
+        self.run("acquire", async move {
+            let mut db = store.alone().await?.within(lease::PATIENCE);
+            let Some(epoch) = lease::claim(&mut db, &lane, &node).await? else { return Ok(None) };
+            let taken = transact!(store, TAKEN_WITHIN, |db| lease::take(&mut db, &lane, &node, epoch));
+            match taken {
+                Ok(true) => lease::given(&mut db, &lane, epoch).await,
+                Ok(false) => Ok(None),
+                Err(fault) if fault.is_conflict() => Err(lease::is_held(&lane).into()),
+                Err(fault) => Err(fault),
+            }
+        })
     }
 
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
@@ -130,7 +152,10 @@ impl Log for MongoStore {
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<()>> {
         let (store, lease) = (self.clone(), lease.clone());
-        self.run("release", async move { lease::release(&mut store.alone().await?, &lease).await })
+        self.run("release", async move {
+            let mut db = store.alone().await?.within(lease::PATIENCE);
+            lease::release(&mut db, &lease).await
+        })
     }
 
     fn finish<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<bool>> {

@@ -5,8 +5,11 @@
 //! store's own mark and says nothing new. It is brought up to date for every key that a transaction touched, at its end,
 //! and it is what makes a due read one short range of an index, however many rows are held. Every transaction here writes to
 //! the route first: two that each remove a row of one line would otherwise each mark the other's as head.
+//!
+//! A destination that refuses everything parks thousands of rows at once, each of another key, and the lane cannot be written
+//! by anybody else meanwhile. So whatever is done is done to all rows together: the number of commands does not grow with them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
@@ -72,6 +75,7 @@ impl Fields<'_> {
 }
 
 /// A row before it changes.
+#[derive(Clone)]
 struct Found {
     state: String,
     in_line: bool,
@@ -93,14 +97,20 @@ impl<'a> Rows<'a> {
         self.next - 1
     }
 
-    /// Removes a row. One that is gone is skipped: `false`.
-    pub(crate) async fn remove(&mut self, ordinal: Ordinal) -> Work<bool> {
-        let Some(row) = self.find(ordinal).await? else { return Ok(false) };
-        self.db.delete("parked", self.named(ordinal)).await?;
-        if row.in_line {
-            self.touched.extend(row.key.map(KeyHash::as_i64));
+    /// Removes rows. Those that are gone are skipped; answers how many were there.
+    pub(crate) async fn remove(&mut self, ordinals: &[Ordinal]) -> Work<u64> {
+        let found = self.find(ordinals.iter().copied()).await?;
+        if found.is_empty() {
+            return Ok(0);
         }
-        Ok(true)
+        let places: Vec<i64> = found.keys().copied().collect();
+        for places in places.chunks(STATEMENTS_MAX) {
+            let these = doc! { "route": self.route, "ordinal": { "$in": places } };
+            self.db.delete("parked", these).await?;
+        }
+        let in_line = found.values().filter(|row| row.in_line);
+        self.touched.extend(in_line.filter_map(|row| row.key.map(KeyHash::as_i64)));
+        Ok(found.len() as u64)
     }
 
     /// Adds rows at the end, in the given order. A record that has a row already keeps that one.
@@ -163,56 +173,74 @@ impl<'a> Rows<'a> {
         document
     }
 
-    /// Makes something else of a row. One that is gone is skipped. `Held` moves it to the tail of its line.
-    pub(crate) async fn change(&mut self, ordinal: Ordinal, parked: &Parked) -> Work<()> {
-        let Some(row) = self.find(ordinal).await? else { return Ok(()) };
-        let fields = self.fields(parked, row.key, row.deliver_at);
-        let place = match parked {
-            Parked::Held => self.draw(),
-            _ => signed(ordinal),
-        };
-        self.write(ordinal, place, &row, &fields).await
+    /// Makes something else of rows. Those that are gone are skipped. `Held` moves one to the tail of its line.
+    pub(crate) async fn change(&mut self, changes: &[(Ordinal, Parked)]) -> Work<()> {
+        let mut found = self.find(changes.iter().map(|(ordinal, _)| *ordinal)).await?;
+        let mut updates = Vec::new();
+        for (ordinal, parked) in changes {
+            let Some(row) = found.get(&signed(*ordinal)).cloned() else { continue };
+            let fields = self.fields(parked, row.key, row.deliver_at);
+            let place = match parked {
+                Parked::Held => self.draw(),
+                _ => signed(*ordinal),
+            };
+            self.write(*ordinal, place, &row, &fields, &mut updates);
+            // Whoever names it once more finds it as it is by then.
+            found.remove(&signed(*ordinal));
+            found.insert(place, Found { state: fields.state.name().to_owned(), in_line: fields.in_line, ..row });
+        }
+        self.db.update_all("parked", updates).await
     }
 
-    /// Tries a dead row again, with a fresh count of attempts. Others stay as they are: `false`.
-    pub(crate) async fn redrive(&mut self, ordinal: Ordinal) -> Work<bool> {
-        let found = self.find(ordinal).await?;
-        let Some(row) = found.filter(|row| row.state == ParkedState::Dead.name()) else { return Ok(false) };
-        let state = if row.in_line { ParkedState::Retrying } else { ParkedState::Scheduled };
-        let (due_at, attempts) = (Some(self.now), Some(0));
-        let fields = Fields { state, in_line: row.in_line, due_at, attempts, cause: None };
-        self.write(ordinal, signed(ordinal), &row, &fields).await?;
-        Ok(true)
+    /// Tries dead rows again, with a fresh count of attempts. Others stay as they are; answers how many were dead.
+    pub(crate) async fn redrive(&mut self, ordinals: &[Ordinal]) -> Work<u64> {
+        let found = self.find(ordinals.iter().copied()).await?;
+        let (mut updates, mut redriven) = (Vec::new(), 0);
+        for ordinal in ordinals {
+            let dead = found.get(&signed(*ordinal)).filter(|row| row.state == ParkedState::Dead.name());
+            let Some(row) = dead else { continue };
+            let state = if row.in_line { ParkedState::Retrying } else { ParkedState::Scheduled };
+            let (due_at, attempts) = (Some(self.now), Some(0));
+            let fields = Fields { state, in_line: row.in_line, due_at, attempts, cause: None };
+            self.write(*ordinal, signed(*ordinal), row, &fields, &mut updates);
+            redriven += 1;
+        }
+        self.db.update_all("parked", updates).await?;
+        Ok(redriven)
     }
 
     /// Marks the heads of all lines that were touched: a head has its own time as `wake_at`, and nobody else in line any.
     pub(crate) async fn finish(self) -> Work<()> {
-        for key in self.touched {
-            let line = doc! { "route": self.route, "in_line": true, "key_hash": key };
-            let first = Find::new(line).sort(doc! { "ordinal": 1 }).limit(1).fields(doc! { "ordinal": 1, "due_at": 1 });
-            let Some(head) = self.db.find("parked", first).await?.into_iter().next() else { continue };
-            let change = doc! { "$set": { "wake_at": long_opt(&head, "due_at") } };
-            let head = doc! { "route": self.route, "ordinal": long(&head, "ordinal")? };
-            self.db.update("parked", Update::one(head, change)).await?;
+        let keys: Vec<i64> = self.touched.iter().copied().collect();
+        for keys in keys.chunks(STATEMENTS_MAX) {
+            let mut updates = Vec::new();
+            for head in self.db.aggregate("meta", heads(self.route, keys, &self.db.names.name("parked"))).await? {
+                let due_at = long_opt(&head, "due_at");
+                if due_at != long_opt(&head, "wake_at") {
+                    let named = doc! { "route": self.route, "ordinal": long(&head, "ordinal")? };
+                    updates.push(Update::one(named, doc! { "$set": { "wake_at": due_at } }));
+                }
+            }
+            self.db.update_all("parked", updates).await?;
         }
         Ok(())
     }
 
-    async fn write(&mut self, ordinal: Ordinal, place: i64, row: &Found, fields: &Fields<'_>) -> Work<()> {
+    fn write(&mut self, ordinal: Ordinal, place: i64, row: &Found, fields: &Fields<'_>, updates: &mut Vec<Update>) {
         let key = row.key.map(KeyHash::as_i64);
         // A row that keeps its ordinal may enter a line before its head.
         if let Some(key) = key.filter(|_| fields.in_line && !row.in_line) {
             let line = doc! { "route": self.route, "in_line": true, "key_hash": key, "wake_at": { "$ne": null } };
-            self.db.update("parked", Update::many(line, doc! { "$set": { "wake_at": null } })).await?;
+            updates.push(Update::many(line, doc! { "$set": { "wake_at": null } }));
         }
         let mut set = fields.document();
         set.insert("ordinal", place);
         set.insert("set_at", self.now.as_micros());
-        self.db.update("parked", Update::one(self.named(ordinal), doc! { "$set": set })).await?;
+        let named = doc! { "route": self.route, "ordinal": signed(ordinal) };
+        updates.push(Update::one(named, doc! { "$set": set }));
         if fields.in_line || row.in_line {
             self.touched.extend(key);
         }
-        Ok(())
     }
 
     fn fields<'p>(&self, parked: &'p Parked, key: Option<KeyHash>, deliver_at: Option<Timestamp>) -> Fields<'p> {
@@ -228,22 +256,54 @@ impl<'a> Rows<'a> {
         Fields { state: parked.state(), in_line: key.is_some() && parked.in_line(), due_at, attempts, cause }
     }
 
-    async fn find(&mut self, ordinal: Ordinal) -> Work<Option<Found>> {
-        let fields = doc! { "state": 1, "in_line": 1, "key_hash": 1, "deliver_at": 1 };
-        let find = Find::new(self.named(ordinal)).limit(1).fields(fields);
-        let Some(row) = self.db.find("parked", find).await?.into_iter().next() else { return Ok(None) };
-        Ok(Some(Found {
-            state: text(&row, "state")?.to_owned(),
-            in_line: is_true(&row, "in_line"),
-            key: long_opt(&row, "key_hash").map(KeyHash::from_i64),
-            deliver_at: instant(&row, "deliver_at"),
-        }))
-    }
-
-    fn named(&self, ordinal: Ordinal) -> Document {
-        doc! { "route": self.route, "ordinal": signed(ordinal) }
+    /// The rows that are there, by ordinal.
+    async fn find(&mut self, ordinals: impl Iterator<Item = Ordinal>) -> Work<HashMap<i64, Found>> {
+        let ordinals: Vec<i64> = ordinals.map(signed).collect();
+        let fields = doc! { "ordinal": 1, "state": 1, "in_line": 1, "key_hash": 1, "deliver_at": 1 };
+        let mut found = HashMap::new();
+        for ordinals in ordinals.chunks(STATEMENTS_MAX) {
+            let these = doc! { "route": self.route, "ordinal": { "$in": ordinals } };
+            for row in self.db.find("parked", Find::new(these).fields(fields.clone())).await? {
+                let place = long(&row, "ordinal")?;
+                found.insert(
+                    place,
+                    Found {
+                        state: text(&row, "state")?.to_owned(),
+                        in_line: is_true(&row, "in_line"),
+                        key: long_opt(&row, "key_hash").map(KeyHash::from_i64),
+                        deliver_at: instant(&row, "deliver_at"),
+                    },
+                );
+            }
+        }
+        Ok(found)
     }
 }
+
+/// The first row of each of these lines: one short look into the index for each key, however long its line is. A pass over the
+/// lines themselves would read every row that is held.
+fn heads(route: &str, keys: &[i64], parked: &str) -> Vec<Document> {
+    let first = vec![
+        doc! { "$match": { "route": route, "in_line": true } },
+        doc! { "$sort": { "ordinal": 1 } },
+        doc! { "$limit": 1 },
+        doc! { "$project": { "_id": 0, "ordinal": 1, "due_at": 1, "wake_at": 1 } },
+    ];
+    let look =
+        doc! { "from": parked, "localField": "key", "foreignField": "key_hash", "pipeline": first, "as": "head" };
+    vec![
+        // A document that is always there, for the keys to stand in.
+        doc! { "$match": { "_id": "epoch" } },
+        doc! { "$project": { "_id": 0, "key": { "$literal": keys } } },
+        doc! { "$unwind": "$key" },
+        doc! { "$lookup": look },
+        doc! { "$unwind": "$head" },
+        doc! { "$replaceWith": "$head" },
+    ]
+}
+
+/// Rows of one command: well below what a server takes.
+const STATEMENTS_MAX: usize = 10_000;
 
 /// Bytes of one insert, unless a single row has more: well below what a server takes.
 const INSERT_BYTES_MAX: usize = 4 << 20;

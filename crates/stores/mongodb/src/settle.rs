@@ -41,13 +41,9 @@ pub(crate) async fn settle(db: &mut Db, lease: &Lease, settlement: &Settlement, 
     // Cursor and rows commit together, so it makes no difference that the cursor is written first.
     let held = change.iter().filter(|(_, parked)| matches!(parked, postrider_core::parked::Parked::Held)).count();
     let mut rows = Rows::new(db, &lease.lane.route, park.len() + held).await?;
-    for ordinal in remove {
-        rows.remove(*ordinal).await?;
-    }
+    rows.remove(remove).await?;
     rows.park(park).await?;
-    for (ordinal, parked) in change {
-        rows.change(*ordinal, parked).await?;
-    }
+    rows.change(change).await?;
     rows.finish().await
 }
 

@@ -47,12 +47,10 @@ async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<u64> {
     let mut changed = 0;
     for (route, found) in matching(db, filter).await? {
         let mut rows = Rows::new(db, &route, 0).await?;
-        for ordinal in found {
-            changed += u64::from(match act {
-                Act::Redrive => rows.redrive(ordinal).await?,
-                Act::Discard => rows.remove(ordinal).await?,
-            });
-        }
+        changed += match act {
+            Act::Redrive => rows.redrive(&found).await?,
+            Act::Discard => rows.remove(&found).await?,
+        };
         rows.finish().await?;
     }
     Ok(changed)
