@@ -95,8 +95,21 @@ async fn a_forgotten_history_costs_a_scan_and_never_a_message() {
 /// A lane that nothing is for moves along with the server's history, and never has to be read anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_lane_is_not_forgotten() {
+    assert!(idle_lane_moves(0).await, "the cursor moves along");
+}
+
+/// A move of the cursor is a write, and comes every now and then. In between a read does not begin where the cursor is, but where
+/// the last one ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_lane_reads_no_history_twice() {
+    assert!(!idle_lane_moves(1_000_000).await, "the cursor stays, and the server has forgotten where that is");
+}
+
+/// Reads a lane that nothing is for until the server has forgotten where it began, and then something. Whether its cursor has
+/// moved meanwhile.
+async fn idle_lane_moves(idle_seconds: u64) -> bool {
     let server = Server::replica_set(&["--oplogSize", "1", "--syncdelay", "1"]).await;
-    let place = Place::with(&server.url(), |builder| builder.idle_seconds(0)).await;
+    let place = Place::with(&server.url(), |builder| builder.idle_seconds(idle_seconds)).await;
     let store = place.store();
     let owner = node("r", HOUR);
     store.register(&owner, &[spec("r"), spec("asleep")]).await.unwrap();
@@ -107,6 +120,7 @@ async fn an_idle_lane_is_not_forgotten() {
     let (awake, asleep) = (lease("r").await, lease("asleep").await);
     let limit = PageLimit { records: 1_000, bytes: 1 << 30 };
     let mut cursor = store.resume(&awake).await.unwrap().cursor;
+    let began = cursor.clone();
     let noise = place.client.database("noise").collection("noise");
     let deadline = Instant::now() + PATIENCE;
     // Until the server has forgotten where both have begun.
@@ -117,17 +131,57 @@ async fn an_idle_lane_is_not_forgotten() {
         assert!(page.records.is_empty());
         cursor = page.end;
         assert_eq!(store.recoveries(), 0, "the lane that reads is remembered");
-        let begun = store.resume(&asleep).await.unwrap().cursor;
-        store.read(&asleep, &begun, limit).await.unwrap();
-        if store.recoveries() > 0 {
+        // Whoever has just started knows nothing but the cursor.
+        let stranger = place.another().await;
+        let begun = stranger.resume(&asleep).await.unwrap().cursor;
+        stranger.read(&asleep, &begun, limit).await.unwrap();
+        if stranger.recoveries() > 0 {
             break;
         }
         assert!(Instant::now() < deadline, "the server remembers everything");
     }
-    let before = store.recoveries();
     place.commit(vec![Envelope::new("t", "n", "{}")]).await;
     let page = store.read(&awake, &cursor, limit).await.unwrap();
-    assert_eq!((page.records.len(), store.recoveries()), (1, before));
+    assert_eq!((page.records.len(), store.recoveries()), (1, 0));
+    cursor != began
+}
+
+/// A destination that refuses everything parks a whole window, each message of another key. What that costs in commands must not
+/// grow with it, for the lane cannot be written by anybody else meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_of_many_rows_is_as_many_commands_as_one_of_few() {
+    let server = Server::replica_set(&[]).await;
+    let place = Place::on(&server.url()).await;
+    let store = place.store();
+    let lease = lane(&store).await;
+    let mut cursor = store.resume(&lease).await.unwrap().cursor;
+    let mut costs = Vec::new();
+    for (turn, rows) in (0..).zip([4_u32, 400]) {
+        let keyed = |n: u32| Envelope::new("t", "n", "{}").with_key(format!("{turn}-{n}"));
+        place.commit((0..rows).map(keyed).collect()).await;
+        let page = store.read(&lease, &cursor, PageLimit { records: 1_000, bytes: 1 << 20 }).await.unwrap();
+        assert_eq!(page.records.len(), rows as usize);
+        let retrying = |after| Parked::Retrying { after, attempts: 1, cause: Cause::new("refused", "by everybody") };
+        let park = (0..rows).map(|n| (RecordRef::new(&page.records, n), retrying(Duration::ZERO))).collect();
+        let (number, advance) = (turn * 3, Some(page.end.clone()));
+        let parking = Settlement { number: number + 1, advance, park, ..Settlement::default() };
+        let before = server.commands().await;
+        store.settle(&lease, &parking).await.unwrap();
+        let parked = server.commands().await;
+        let due = store.due(&lease, DueLimit { lines: 1_000, per_line: 9, bytes: 1 << 20 }).await.unwrap();
+        let ordinals: Vec<_> = due.lines.iter().flat_map(|line| &line.rows).map(|row| row.ordinal).collect();
+        assert_eq!(ordinals.len(), rows as usize, "each of them is the head of its line");
+        let change = ordinals.iter().map(|ordinal| (*ordinal, retrying(HOUR))).collect();
+        let looked = server.commands().await;
+        store.settle(&lease, &Settlement { number: number + 2, change, ..Settlement::default() }).await.unwrap();
+        let remove = ordinals;
+        store.settle(&lease, &Settlement { number: number + 3, remove, ..Settlement::default() }).await.unwrap();
+        costs.push((parked - before) + (server.commands().await - looked));
+        assert!(store.resume(&lease).await.unwrap().blocked.is_empty());
+        cursor = page.end;
+    }
+    // The server has some commands of its own.
+    assert!(costs[1] <= costs[0] + 8, "{costs:?} commands");
 }
 
 /// What an application was told is written, and only one member had when it died, was never delivered and never is.
@@ -327,9 +381,9 @@ async fn a_member_whose_clock_is_off_by_an_hour_holds_up_nothing() {
 
     // The one that is ahead leads: whoever's heartbeats arrive keeps its lane, now with a short lease.
     set.step_up(2).await;
-    let owner = Node { lease_life: LIFE, ..first };
-    lasting(async || store.heartbeat(&owner).await).await;
+    lasting(async || store.heartbeat(&first).await).await;
     assert!(lasting(async || store.acquire(&lane, &second).await).await.is_none(), "its heartbeat counts");
+    let owner = Node { lease_life: LIFE, ..first };
     let begin = lasting(async || store.resume(&lease).await).await.cursor;
     let limit = PageLimit { records: 10, bytes: 1 << 20 };
     let page = lasting(async || store.read(&lease, &begin, limit).await).await;

@@ -15,7 +15,8 @@ use std::{
 
 use mongodb::{
     bson::{Bson, DateTime, Document, Timestamp, doc},
-    options::ClientOptions,
+    event::{EventHandler, command::CommandEvent},
+    options::{ClientOptions, UpdateModifications},
 };
 use postrider_core::{
     ErrorKind,
@@ -261,7 +262,34 @@ async fn a_unit_of_work_throws_no_mail_of_a_document_away() {
     refused(deleting.await);
     let clearing = work.run(|tx| async move { tx.collection::<Document>(name).delete_many(doc! {}).await.map(drop) });
     refused(clearing.await);
+    let harmful: [UpdateModifications; 4] = [
+        vec![doc! { "$replaceWith": { "n": 1 } }].into(),
+        vec![doc! { "$set": { "n": 1 } }, doc! { "$unset": "_outbox" }].into(),
+        doc! { "$set": { "n": 1, "_outbox": [] } }.into(),
+        doc! { "$set": { "n": 1 }, "$pop": { "_outbox": 1 } }.into(),
+    ];
+    for update in &harmful {
+        let updating = work.run(|tx| async move {
+            tx.collection::<Document>(name).update_one(one.clone(), update.clone()).await.map(drop)
+        });
+        refused(updating.await);
+        let updating = work.run(|tx| async move {
+            tx.collection::<Document>(name).update_many(doc! {}, update.clone()).await.map(drop)
+        });
+        refused(updating.await);
+        let updating = work.run(|tx| async move {
+            tx.collection::<Document>(name).find_one_and_update(one.clone(), update.clone()).await.map(drop)
+        });
+        refused(updating.await);
+    }
     assert_eq!(orders.count_documents(doc! { "n": { "$exists": false } }).await.unwrap(), 3, "nothing has changed");
+    let updating = work.run(|tx| async move {
+        let orders = tx.collection::<Document>(name);
+        let more = doc! { "$set": { "seen": true }, "$push": { "_outbox": { "topic": "t" } } };
+        let (pushed, whole) = (orders.update_one(one.clone(), more).await?, vec![doc! { "$replaceWith": "$$ROOT" }]);
+        Ok((pushed.matched_count, orders.update_one(two.clone(), whole).await?.matched_count))
+    });
+    assert_eq!(updating.await.unwrap(), (1, 1), "more mail, and another document where there is none");
 
     let elsewhere = work.clone().embedded(&Embedded::with_field("mail").unwrap());
     let deleting =
@@ -277,14 +305,30 @@ async fn a_unit_of_work_throws_no_mail_of_a_document_away() {
     assert_eq!(done.await.unwrap(), (1, 1, 0, 1), "what has no mail is as good as any other");
 }
 
-/// The commit is done and its answer says that nobody knows: it is the commit that is repeated.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
-    let place = Place::new().await;
+/// The server has one fail point of this name for everybody.
+static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// A client whose commands can be told from others', and counted.
+async fn counted(place: &Place, command: &'static str) -> (mongodb::Client, String, Arc<AtomicU32>) {
     let mut options = ClientOptions::parse(url()).await.unwrap();
     let name = format!("app-{}", place.names.database());
     options.app_name = Some(name.clone());
-    let client = mongodb::Client::with_options(options).unwrap();
+    let count = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&count);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if matches!(&event, CommandEvent::Started(started) if started.command_name == command) {
+            counts.fetch_add(1, Ordering::SeqCst);
+        }
+    }));
+    (mongodb::Client::with_options(options).unwrap(), name, count)
+}
+
+/// The commit is done and its answer says that nobody knows: it is the commit that is repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
+    let _alone = FAIL_POINT.lock().await;
+    let place = Place::new().await;
+    let (client, name, commits) = counted(&place, "commitTransaction").await;
     let fail = doc! {
         "configureFailPoint": "failCommand",
         "mode": { "times": 3 },
@@ -305,17 +349,16 @@ async fn a_commit_without_an_answer_is_repeated_and_nothing_else() {
         .await
         .unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert!(commits.load(Ordering::SeqCst) > 3, "three answers say that nobody knows");
     assert_eq!(names(&place.delivered().await), ["once"]);
 }
 
 /// What the server says of an error counts more than its number: lock time-outs and their like are cured by another run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_the_server_asks_to_repeat_is_repeated_whatever_the_code() {
+    let _alone = FAIL_POINT.lock().await;
     let place = Place::new().await;
-    let mut options = ClientOptions::parse(url()).await.unwrap();
-    let name = format!("app-{}", place.names.database());
-    options.app_name = Some(name.clone());
-    let client = mongodb::Client::with_options(options).unwrap();
+    let (client, name, inserts) = counted(&place, "insert").await;
     for code in [24, 239, 267, 99_999] {
         let fail = doc! {
             "configureFailPoint": "failCommand",
@@ -338,7 +381,7 @@ async fn a_transaction_that_the_server_asks_to_repeat_is_repeated_whatever_the_c
             })
             .await
             .unwrap();
-        assert_eq!(runs.load(Ordering::SeqCst), 3, "{code}");
+        assert_eq!((runs.load(Ordering::SeqCst), inserts.swap(0, Ordering::SeqCst)), (3, 3), "{code}");
     }
     assert_eq!(place.delivered().await.len(), 4);
 }
@@ -367,6 +410,32 @@ async fn first_deliveries_of_a_paged_scan(plant: Plant) -> Vec<String> {
 async fn a_scan_ends_where_everything_was_committed() {
     assert_eq!(first_deliveries_of_a_paged_scan(Plant::None).await, ["first", "second"]);
     assert_eq!(first_deliveries_of_a_paged_scan(Plant::UnboundedScan).await, ["second", "first"], "the mistake shows");
+}
+
+/// A page of a scan sees a part of a transaction that was open when the scan began, and has passed the place of the rest.
+async fn deliveries_of_a_torn_transaction(plant: Plant) -> Vec<String> {
+    let place = Place::with(&url(), |builder| builder.plant(plant)).await;
+    place.commit(vec![Envelope::new("t", "old-1", "")]).await;
+    let mut slow = place.begin().await;
+    slow.append(vec![named("first")]).await;
+    place.commit(vec![Envelope::new("t", "old-2", "")]).await;
+    slow.append(vec![named("second")]).await;
+    place.commit(vec![Envelope::new("t", "old-3", "")]).await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    let mut delivered = reader.page(1).await.0;
+    delivered.extend(reader.page(1).await.0);
+    assert_eq!(names(&delivered), ["old-1", "old-2"], "the scan is between the two of the open transaction");
+    slow.commit().await;
+    delivered.extend(reader.rest(1).await);
+    names(&delivered).into_iter().skip(2).map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_leaves_what_was_open_to_the_stream_as_a_whole() {
+    let whole = deliveries_of_a_torn_transaction(Plant::None).await;
+    assert_eq!(whole, ["old-3", "first", "second"], "in order, and once");
+    let torn = deliveries_of_a_torn_transaction(Plant::TornTransaction).await;
+    assert_eq!(torn, ["second", "old-3", "first", "second"], "the mistake shows");
 }
 
 /// What was inserted before the cursor and committed behind it is found by a scan that begins early enough.
@@ -459,6 +528,84 @@ async fn again(store: &MongoStore, owner: Reader) -> Reader {
 async fn a_stale_owner_parks_nothing_that_the_next_one_does_not_see() {
     assert_eq!(hidden_rows(Plant::None, 25).await, 0);
     assert!(hidden_rows(Plant::FenceWithoutWrite, 4_000).await > 0, "a look at the epoch is no fence");
+}
+
+/// A relay that is killed in the middle of a settlement leaves its transaction open, and the lane written in it. Others must not
+/// wait for the server to end that, for they have heartbeats to send.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_the_dead_hold_keeps_nobody_waiting() {
+    let place = Place::new().await;
+    let store = place.store();
+    let (killed, next) = (Reader::of(&store, "r").await, node("r", Duration::from_secs(3)));
+    store.register(&next, &[spec("r"), spec("s")]).await.unwrap();
+    let lanes = place.collection("lane");
+    lanes.update_many(doc! {}, doc! { "$set": { "expires_at": 0_i64 } }).await.unwrap();
+    let mut forgotten = place.client.start_session().await.unwrap();
+    forgotten.start_transaction().await.unwrap();
+    let written = doc! { "$inc": { "beat": 1_i64 } };
+    lanes.update_one(doc! { "route": "r" }, written.clone()).session(&mut forgotten).await.unwrap();
+
+    let refused = store.acquire(&killed.lease.lane, &next).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Conflict, true), "{refused:?}");
+    assert!(refused.to_string().contains("still open"), "{refused}");
+    let other = LaneId { route: "s".into(), number: 0 };
+    store.acquire(&other, &next).await.unwrap().expect("another lane is to be had");
+    store.heartbeat(&next).await.expect("whoever has other lanes keeps them");
+    forgotten.abort_transaction().await.unwrap();
+    store.acquire(&killed.lease.lane, &next).await.unwrap().expect("the server has ended it");
+
+    // Nor for ever where it is a lane of its own.
+    forgotten.start_transaction().await.unwrap();
+    lanes.update_one(doc! { "route": "r" }, written).session(&mut forgotten).await.unwrap();
+    let refused = store.heartbeat(&next).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Unavailable, true), "{refused:?}");
+    let retired = store.retire(next.id).await.unwrap_err();
+    assert_eq!((retired.kind(), retired.is_transient()), (ErrorKind::Conflict, true), "{retired:?}");
+    forgotten.abort_transaction().await.unwrap();
+    store.heartbeat(&next).await.unwrap();
+    store.retire(next.id).await.unwrap();
+}
+
+/// The clock of the last primary was an hour ahead, and nobody but one node was there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_has_gone_back_holds_up_no_row_of_the_only_node() {
+    let place = Place::new().await;
+    let store = place.store();
+    let parked = Parked::Retrying { after: Duration::ZERO, attempts: 1, cause: Cause::new("refused", "at first") };
+    let only = node("r", HOUR);
+    store.register(&only, &[spec("r")]).await.unwrap();
+    let lane = LaneId { route: "r".into(), number: 0 };
+    let lease = store.acquire(&lane, &only).await.unwrap().expect("the lane is free");
+    let cursor = store.resume(&lease).await.unwrap().cursor;
+    place.commit(vec![named("head"), named("held")]).await;
+    let page = store.read(&lease, &cursor, PageLimit { records: 10, bytes: 1 << 20 }).await.unwrap();
+    let park = vec![(RecordRef::new(&page.records, 0), parked), (RecordRef::new(&page.records, 1), Parked::Held)];
+    let settlement = Settlement { number: 1, advance: Some(page.end.clone()), park, ..Settlement::default() };
+    store.settle(&lease, &settlement).await.unwrap();
+    let due = async || {
+        let due = store.due(&lease, DueLimit { lines: 9, per_line: 9, bytes: 1 << 20 }).await.unwrap();
+        due.lines.iter().map(|line| line.rows.len()).sum::<usize>()
+    };
+    assert_eq!(due().await, 2);
+    let hour = 3_600_000_000_i64;
+    let ahead = async |with_node: bool| {
+        let rows = doc! { "due_at": { "$ne": null } };
+        let (row, head) = (doc! { "$inc": { "due_at": hour, "set_at": hour } }, doc! { "$inc": { "wake_at": hour } });
+        place.collection("parked").update_many(rows, row).await.unwrap();
+        place.collection("parked").update_many(doc! { "wake_at": { "$ne": null } }, head).await.unwrap();
+        if with_node {
+            place.collection("node").update_many(doc! {}, doc! { "$inc": { "seen_at": hour } }).await.unwrap();
+            place.collection("lane").update_many(doc! {}, doc! { "$inc": { "expires_at": hour } }).await.unwrap();
+        }
+        assert_eq!(due().await, 0);
+    };
+    ahead(true).await;
+    store.heartbeat(&only).await.unwrap();
+    assert_eq!(due().await, 2, "its own last heartbeat tells");
+    // One that has said goodbye leaves nothing behind that tells.
+    ahead(false).await;
+    store.register(&node("r", HOUR), &[spec("r")]).await.unwrap();
+    assert_eq!(due().await, 2, "the rows themselves tell whoever starts");
 }
 
 /// Retention goes by the cursors, and not by the time of the insert.

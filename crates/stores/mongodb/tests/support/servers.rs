@@ -116,6 +116,16 @@ impl Server {
         self.operations(doc! { "command.commitTransaction": { "$exists": true } }).await
     }
 
+    /// How many commands that read or write documents the server has had.
+    pub(crate) async fn commands(&self) -> i64 {
+        let command = doc! { "serverStatus": 1, "metrics": 1 };
+        let status = self.direct().await.database("admin").run_command(command).await.unwrap();
+        let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
+        let names = ["find", "getMore", "aggregate", "insert", "update", "delete", "findAndModify"];
+        let total = |name: &str| commands.get_document(name).unwrap().get_i64("total").unwrap();
+        names.into_iter().map(total).sum()
+    }
+
     async fn operations(&self, filter: Document) -> usize {
         let mut command = doc! { "currentOp": true };
         command.extend(filter);

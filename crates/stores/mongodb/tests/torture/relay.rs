@@ -51,6 +51,7 @@ pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
     let store = world.store().await;
     let lane = LaneId { route: "r".into(), number: 0 };
+    let mut scans = 0;
     loop {
         let node = node("r", LEASE);
         if lasts(store.register(&node, &[spec("r")]).await).is_none() {
@@ -59,8 +60,11 @@ pub(crate) async fn run(world: World, seed: u64) {
         let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
         let over = own(&world, &store, &lane, &node, limit, &mut random).await == Some(true);
         lasts(store.retire(node.id).await);
+        let before = std::mem::replace(&mut scans, store.recoveries());
+        world.recoveries.fetch_add(scans - before, Ordering::SeqCst);
         if over || world.is_read() {
-            world.recoveries.fetch_add(store.recoveries(), Ordering::SeqCst);
+            // Whoever sleeps until somebody takes its lane need not wait for this one.
+            world.all_is_read();
             return;
         }
     }
@@ -101,7 +105,7 @@ async fn own(
         let sleeps = sleeps_at == Some(round);
         if sleeps {
             // Longer than the lease, and then on as if nothing had been.
-            tokio::time::sleep(LEASE * 3 / 2).await;
+            until_taken(world).await;
         }
         // Now and then only a part of the page counts as published; the rest comes again. What is parked is passed.
         let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
@@ -123,6 +127,19 @@ async fn own(
     }
     Some(false)
 }
+
+/// Until somebody else has taken the lane, so that an owner who sleeps is fenced, whatever chance does. Ends with it, or when the
+/// other has read everything, or after a while: then it was no sleep that anybody has noticed.
+async fn until_taken(world: &World) {
+    let takes = || world.takes.load(Ordering::SeqCst);
+    let (own, began) = (takes(), Instant::now());
+    while takes() == own && !world.is_read() && began.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Longer than a takeover takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An owner of the lane.
 struct Owner<'a> {

@@ -40,6 +40,13 @@ pub(crate) struct Counts {
     pub(crate) parked: u64,
 }
 
+impl Counts {
+    /// Whether everything has happened that makes a run worth something.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.takes > 1 && self.fenced > 0 && self.scans > 0 && self.purged > 0 && self.parked > 0
+    }
+}
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Inner>);
@@ -51,6 +58,7 @@ pub(crate) struct Inner {
     /// Keys that the writers share: the fewer, the more often one meets another.
     pub(crate) keys: u64,
     pub(crate) names: Mongo,
+    enough: AtomicBool,
     written: AtomicBool,
     all_read: AtomicBool,
     enqueued: Mutex<Vec<Enqueued>>,
@@ -90,6 +98,7 @@ impl World {
             time,
             keys,
             names,
+            enough: AtomicBool::new(false),
             written: AtomicBool::new(false),
             all_read: AtomicBool::new(false),
             enqueued: Mutex::default(),
@@ -134,6 +143,15 @@ impl Inner {
 
     pub(crate) fn arrive(&self, ids: impl Iterator<Item = MessageId>) {
         self.arrivals.lock().unwrap().extend(ids);
+    }
+
+    /// Tells the writers to end.
+    pub(crate) fn enough_is_written(&self) {
+        self.enough.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_enough(&self) -> bool {
+        self.enough.load(Ordering::SeqCst)
     }
 
     pub(crate) fn all_is_written(&self) {

@@ -1,7 +1,7 @@
 //! The writers: they touch one or two keys, enqueue, hold their transaction, and commit it or roll it back. Many are ended by
 //! the server because they meet; those begin again with other messages.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mongodb::{
     ClientSession,
@@ -13,10 +13,13 @@ use postrider_testkit::{checker::Enqueued, random::Random};
 
 use crate::{support::batch, world::World};
 
-/// Ends with the deadline.
-pub(crate) async fn run(world: World, seed: u64, deadline: Instant) {
+/// Places of one transaction among the messages of a key: more than it has messages.
+const PLACES: u64 = 1_000;
+
+/// Ends when enough is written.
+pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
-    while Instant::now() < deadline {
+    while !world.is_enough() {
         let mut session = world.client().start_session().await.unwrap();
         // The set may be without a primary just now.
         if session.start_transaction().await.is_err() {
@@ -39,20 +42,25 @@ async fn work(world: &World, session: &mut ClientSession, random: &mut Random, m
     let first = random.below(world.keys - 1);
     let keys = if random.chance(300) { vec![first, world.keys - 1] } else { vec![first] };
     for key in keys {
-        let Some(sequence) = touch(world, session, key).await else { return false };
-        let count = if random.chance(30) { 150 } else { 1 + random.below(3) };
-        let envelopes: Vec<Envelope> =
-            (0..count).map(|_| Envelope::new("t", "n", "{}").with_key(key.to_string())).collect();
-        for envelope in &envelopes {
-            messages.push(Enqueued { id: envelope.id, key: Some(key.to_string()), sequence, committed: false });
-        }
-        match session.append(&world.names, batch(envelopes)).await {
-            Ok(()) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unavailable) => return false,
-            Err(error) => panic!("{error:?}"),
-        }
-        if random.chance(300) {
-            tokio::time::sleep(Duration::from_millis(random.below(60))).await;
+        let Some(version) = touch(world, session, key).await else { return false };
+        let mut sequence = version * PLACES;
+        // What one transaction says in two goes has an order as well, and a page may end in between.
+        for _ in 0..if random.chance(400) { 2 } else { 1 } {
+            let count = if random.chance(30) { 150 } else { 1 + random.below(3) };
+            let envelopes: Vec<Envelope> =
+                (0..count).map(|_| Envelope::new("t", "n", "{}").with_key(key.to_string())).collect();
+            for (envelope, sequence) in envelopes.iter().zip(sequence..) {
+                messages.push(Enqueued { id: envelope.id, key: Some(key.to_string()), sequence, committed: false });
+            }
+            sequence += count;
+            match session.append(&world.names, batch(envelopes)).await {
+                Ok(()) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Unavailable) => return false,
+                Err(error) => panic!("{error:?}"),
+            }
+            if random.chance(300) {
+                tokio::time::sleep(Duration::from_millis(random.below(60))).await;
+            }
         }
     }
     true
