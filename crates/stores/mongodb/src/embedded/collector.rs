@@ -22,7 +22,7 @@ use std::{
 
 use mongodb::{
     Collection, Database,
-    action::Action,
+    action::{Action, CountDocuments, Find},
     bson::{Bson, Document, doc},
     options::{Hint, ReadConcern, ReadPreference, SelectionCriteria},
 };
@@ -278,7 +278,7 @@ impl Collector {
             let counted = collection.count_documents(self.has_mail()).limit(most.max(1)).await;
             documents += counted.map_err(|error| from_mongo(&error, "count documents with mail"))?;
             let counted = collection.count_documents(self.has_nameless_mail()).limit(most.max(1));
-            let counted = counted.optional(self.hint(), |counted, hint| counted.hint(hint)).await;
+            let counted = counted.optional(self.hint(), CountDocuments::hint).await;
             documents += counted.map_err(|error| from_mongo(&error, "count documents with mail"))?;
         }
         Ok(documents.min(most))
@@ -342,7 +342,7 @@ impl Collector {
             .limit(DOCUMENTS_MAX)
             .read_concern(ReadConcern::majority())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary));
-        let mut cursor = find.optional(hint, |find, hint| find.hint(hint)).await?;
+        let mut cursor = find.optional(hint, Find::hint).await?;
         let mut documents = 0;
         // Ends with the cursor, or when the sack is full.
         while cursor.advance().await? {
