@@ -1,4 +1,5 @@
-//! A pooler that gives the server's sessions out by transaction: the reader refuses to read through one.
+//! A pooler that gives the server's sessions out by transaction: the reader refuses to read through one, and the doctor names
+//! it.
 //!
 //! What a reader has read counts for as long as its session lives, and the proof of that is a lock which the session holds.
 //! Behind such a pooler the session is whoever's turn it is: a settlement may run on the very session that holds the lock and
@@ -27,9 +28,9 @@ pub(crate) async fn refuse(client: &Client, access: &Access) -> Work<()> {
     Ok(())
 }
 
-/// A pooler that gives sessions out by transaction hands the one that was just put back to whoever comes next. By simple
-/// queries: it may know nothing of statements that were prepared elsewhere.
-async fn stands_between(client: &Client, access: &Access) -> Work<bool> {
+/// Whether there is such a pooler between here and the server: it hands the session that was just put back to whoever comes
+/// next. By simple queries: it may know nothing of statements that were prepared elsewhere.
+pub(crate) async fn stands_between(client: &Client, access: &Access) -> Work<bool> {
     let (other, _connection) = access.driven().await?;
     for _ in 0..TRIES {
         let before = pid(client).await?;

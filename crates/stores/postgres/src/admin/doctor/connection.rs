@@ -5,21 +5,19 @@ use std::{future::poll_fn, time::Duration};
 use postrider_core::doctor::{Finding, Severity};
 use tokio_postgres::{AsyncMessage, Client};
 
-use crate::{access::Access, dialect::Postgres, error::Work};
+use crate::{access::Access, dialect::Postgres, error::Work, pooler};
 
 /// How long an announcement may take. It is a matter of milliseconds where it works at all.
 const ANNOUNCEMENT_WAIT: Duration = Duration::from_secs(3);
 
-const PID: &str = "SELECT pg_backend_pid()";
-
 pub(super) async fn examine(client: &Client, access: &Access, dialect: &Postgres) -> Work<Vec<Finding>> {
     let mut findings = Vec::new();
-    if is_pooled(client, access).await? {
+    if pooler::stands_between(client, access).await? {
         findings.push(
             Finding::new("pooler", Severity::Error, "connection")
                 .detail(
-                    "a pooler in between gives the same session of the server to several connections; the reader needs one \
-                     of its own, or what it has read may be lost with nobody noticing",
+                    "a pooler in between gives the same session of the server to several connections; the log can be read \
+                     through one session only, so a relay refuses to",
                 )
                 .fix("give the relay the address of the server itself, or a pool in session mode; applications may keep theirs"),
         );
@@ -32,26 +30,6 @@ pub(super) async fn examine(client: &Client, access: &Access, dialect: &Postgres
         );
     }
     Ok(findings)
-}
-
-/// A pooler that gives sessions out by transaction hands the one that was just put back to whoever comes next. By simple
-/// queries: a pooler may know nothing of statements that were prepared elsewhere.
-async fn is_pooled(client: &Client, access: &Access) -> Work<bool> {
-    let other = access.client().await?;
-    let before = pid(client).await?;
-    other.batch_execute("BEGIN").await?;
-    let meanwhile = pid(&other).await?;
-    let after = pid(client).await?;
-    other.batch_execute("ROLLBACK").await?;
-    Ok(before == meanwhile || before != after)
-}
-
-async fn pid(client: &Client) -> Work<Option<String>> {
-    let answers = client.simple_query(PID).await?;
-    Ok(answers.iter().find_map(|answer| match answer {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    }))
 }
 
 /// Whether a `NOTIFY` from one connection reaches another that listens.
