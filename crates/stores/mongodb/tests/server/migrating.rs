@@ -1,0 +1,103 @@
+//! Migrations: racing, repeated, cut off, and in the audit record.
+
+use std::sync::Arc;
+
+use mongodb::bson::{Document, Timestamp, doc};
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, StoreAdmin},
+};
+use postrider_store_mongodb::{Mongo, migrations};
+use postrider_testkit::store::Fixture;
+
+use crate::{
+    Reader, named, names,
+    support::{Place, builder, client, url},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn openers_that_race_migrate_once() {
+    let names = Mongo::new(&format!("t{}", uuid::Uuid::now_v7().simple())).unwrap();
+    let without = builder(&url(), &names).migrate(false).open().await.unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::Schema);
+    assert!(migrations::status(&url(), &names).await.unwrap().iter().all(|standing| standing.applied_at.is_none()));
+    let opening = (0..6).map(|_| tokio::spawn(builder(&url(), &names).open()));
+    for opened in opening.collect::<Vec<_>>() {
+        opened.await.unwrap().unwrap();
+    }
+    assert!(migrations::plan(&url(), &names).await.unwrap().is_empty());
+    assert!(migrations::up(&url(), &names, &Actor::new("tests")).await.unwrap().is_empty());
+    builder(&url(), &names).migrate(false).open().await.unwrap();
+    assert_eq!(migrations::beside(&url(), &names).await.unwrap(), Vec::<String>::new());
+    let other = Mongo::with_prefix(names.database(), "other_").unwrap();
+    assert_eq!(migrations::beside(&url(), &other).await.unwrap(), [names.prefix()], "perhaps that one is meant");
+
+    let meta = client().await.database(names.database()).collection::<Document>(&format!("{}meta", names.prefix()));
+    let altered = doc! { "$set": { "checksum": "0123" } };
+    meta.update_one(doc! { "_id": "migration-1" }, altered).await.unwrap();
+    let refused = builder(&url(), &names).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema);
+    client().await.database(names.database()).drop().await.unwrap();
+}
+
+/// An application may write before any relay has migrated; its insert makes the collection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_that_an_insert_has_made_gets_its_validator() {
+    let place = Place::new().await;
+    let names = Mongo::with_prefix(place.names.database(), "early_").unwrap();
+    let log = place.client.database(names.database()).collection::<Document>("early_log");
+    let zero = Timestamp { time: 0, increment: 0 };
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "first", "payload": "{}" }).await.unwrap();
+    builder(&place.url, &names).open().await.unwrap();
+    log.insert_one(doc! { "topic": "t", "name": "without its point in time", "payload": "{}" }).await.unwrap_err();
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "second", "payload": "{}" }).await.unwrap();
+}
+
+/// A migration that was cut off begins again, wherever that was. What is there stays as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_of_a_migration_can_be_repeated() {
+    let place = Place::new().await;
+    let mut reader = Reader::of(&place.store(), "r").await;
+    place.commit(vec![named("kept")]).await;
+    let meta = place.collection("meta");
+    let epoch = async || meta.find_one(doc! { "_id": "epoch" }).await.unwrap().unwrap().get_i64("value").unwrap();
+    let indexes = async |collection: &str| place.collection(collection).list_index_names().await.unwrap();
+    let before = (epoch().await, indexes("log").await, indexes("parked").await);
+    assert!(before.0 > 0, "a lane was taken");
+    for cut in [None, Some("audit"), Some("parked")] {
+        if let Some(cut) = cut {
+            // It had not come so far.
+            place.collection(cut).drop().await.unwrap();
+        }
+        meta.delete_one(doc! { "_id": "migration-1" }).await.unwrap();
+        let names = migrations::plan(&place.url, &place.names).await.unwrap();
+        assert_eq!(names.len(), 1, "it is pending again");
+        place.another().await;
+        assert_eq!((epoch().await, indexes("log").await, indexes("parked").await), before);
+        assert!(migrations::plan(&place.url, &place.names).await.unwrap().is_empty());
+    }
+    assert_eq!(names(&reader.rest(10).await), ["kept"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_audited_does_not_happen() {
+    let place = Arc::new(Place::new().await);
+    let (database, audit) = (place.client.database(place.names.database()), format!("{}audit", place.names.prefix()));
+    let broken = async move || {
+        let command = doc! { "collMod": audit, "validator": { "broken": true } };
+        database.run_command(command).await.unwrap();
+    };
+    postrider_testkit::store::unaudited::nothing_changes_unaudited(place, broken).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_of_an_operator_are_audited() {
+    let names = Mongo::new(&format!("t{}", uuid::Uuid::now_v7().simple())).unwrap();
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let applied = migrations::up(&url(), &names, &anna).await.unwrap();
+    let entries = builder(&url(), &names).open().await.unwrap().audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
+    client().await.database(names.database()).drop().await.unwrap();
+}
