@@ -134,6 +134,26 @@ impl Default for Thresholds {
     }
 }
 
+/// Characters of a statement that are shown at most.
+const STATEMENT_CHARS_MAX: usize = 160;
+
+/// Somebody else's statement, for people: on one line, no longer than is needed to know it again, and only as far as its first
+/// literal, which stands in one of these quotes: it may be a payload or a secret. Who writes parameters is shown whole.
+#[must_use]
+pub fn shown_statement(text: &str, quotes: &[char]) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Text between dollar signs is a literal of PostgreSQL; `$1` is a parameter.
+    let dollar =
+        line.match_indices('$').map(|(at, _)| at).find(|at| !line[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
+    let quote = line.find(quotes);
+    let literal = [dollar, quote].into_iter().flatten().min();
+    let long = line.char_indices().nth(STATEMENT_CHARS_MAX).map(|(end, _)| end);
+    match [literal, long].into_iter().flatten().min() {
+        Some(end) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +161,20 @@ mod tests {
     #[test]
     fn the_worst_is_the_greatest() {
         assert_eq!([Severity::Warning, Severity::Error, Severity::Note].into_iter().max(), Some(Severity::Error));
+    }
+
+    #[test]
+    fn a_statement_is_shown_as_far_as_its_first_literal() {
+        for (statement, shown) in [
+            ("INSERT INTO orders\n  VALUES ($1, $2)", "INSERT INTO orders VALUES ($1, $2)"),
+            ("SELECT enqueue(topic => 'orders', payload => 'secret')", "SELECT enqueue(topic => …"),
+            ("SELECT enqueue($tag$secret$tag$)", "SELECT enqueue(…"),
+            ("INSERT INTO log VALUES (\"secret\")", "INSERT INTO log VALUES (…"),
+            ("", ""),
+        ] {
+            assert_eq!(shown_statement(statement, &['\'', '"']), shown);
+        }
+        let long = shown_statement(&"x".repeat(1000), &[]);
+        assert_eq!(long.chars().count(), STATEMENT_CHARS_MAX + 1);
     }
 }

@@ -66,6 +66,21 @@ impl TopicPattern {
         }
     }
 
+    /// Whether every topic that fits the other one fits this one too.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let mut segments = other.0.split('.');
+        let mut wanted = self.0.split('.');
+        loop {
+            match (wanted.next(), segments.next()) {
+                (Some("**"), Some(_)) | (None, None) => return true,
+                (Some("*"), Some(segment)) if segment != "**" => {}
+                (Some(a), Some(b)) if a == b => {}
+                _ => return false,
+            }
+        }
+    }
+
     /// The pattern as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -116,6 +131,12 @@ impl TopicFilter {
         self.0.iter().any(|pattern| pattern.matches(topic))
     }
 
+    /// Whether every topic that fits this pattern fits the filter, as far as its patterns say so one by one.
+    #[must_use]
+    pub fn covers(&self, pattern: &TopicPattern) -> bool {
+        self.0.iter().any(|own| own.covers(pattern))
+    }
+
     /// The patterns.
     #[must_use]
     pub fn patterns(&self) -> &[TopicPattern] {
@@ -135,6 +156,28 @@ impl fmt::Display for TopicFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_covers_what_it_matches_in_every_case() {
+        let covered = [
+            ("**", "orders.*", true),
+            ("**", "**", true),
+            ("orders.**", "orders.*", true),
+            ("orders.**", "orders.**", true),
+            ("orders.**", "orders", false),
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders.**", false),
+            ("orders.*", "orders.*.eu", false),
+            ("*.placed", "orders.placed", true),
+            ("orders.placed", "*.placed", false),
+            ("orders.placed", "orders.placed", true),
+            ("*", "**", false),
+        ];
+        for (wide, narrow, expected) in covered {
+            let covers = TopicPattern::new(wide).unwrap().covers(&TopicPattern::new(narrow).unwrap());
+            assert_eq!(covers, expected, "{wide} covers {narrow}");
+        }
+    }
 
     #[test]
     fn patterns_match_whole_segments() {

@@ -11,7 +11,7 @@ use postrider::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{collect::Collecting, gone, unrouted::Unrouted};
+use super::{collect::Collecting, gone, shared, unrouted::Unrouted};
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -23,6 +23,8 @@ use crate::{
 /// The relay of one store, and what watches it.
 pub(super) struct Outbox {
     pub(super) relay: Relay,
+    /// Its routes, as the store knows them from now on.
+    pub(super) routes: Vec<RouteConfig>,
     pub(super) watched: Watched,
     pub(super) unrouted: Unrouted,
     pub(super) collecting: Option<Collecting>,
@@ -47,9 +49,10 @@ pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Tel
 async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
     let (adapter, place) = store.find().map_err(Failure::usage)?;
     let opened = adapter.open(&place, store.migrate).await?;
-    let own = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
+    let mut own: Vec<RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
+    shared::widen(&*opened.admin, &store.name, &mut own).await?;
     let (admin, allowed) = (Arc::clone(&opened.admin), config.relay.allow_unrouted);
-    let unrouted = Unrouted::new(store.name.clone(), admin, own, allowed)?;
+    let unrouted = Unrouted::new(store.name.clone(), admin, own.clone(), allowed)?;
     let collecting = Collecting::open(store).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
     let (listener, gone) = gone::listener();
@@ -60,8 +63,8 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
     if let Some(name) = &config.relay.name {
         builder = builder.node_name(name);
     }
-    for route in routes {
-        builder = builder.route(route);
+    for (route, config) in routes.into_iter().zip(&own) {
+        builder = builder.route(route.topics(&config.topics));
     }
     let relay = builder.build()?;
     let watched = Watched {
@@ -73,7 +76,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         lease_life: config.relay.options.lease_life,
         keep: config.relay.options.keep_delivered,
     };
-    Ok(Outbox { relay, watched, unrouted, collecting, gone })
+    Ok(Outbox { relay, routes: own, watched, unrouted, collecting, gone })
 }
 
 /// Opens the destination of a route, and sets the route up.

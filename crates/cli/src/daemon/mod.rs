@@ -11,6 +11,7 @@ mod expiry;
 mod gone;
 mod log;
 mod reload;
+mod shared;
 mod unrouted;
 
 use std::{convert::Infallible, sync::Arc};
@@ -74,10 +75,10 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
         opened = build::outboxes(config, &metrics, telemetry) => opened?,
     };
     let mut relays = JoinSet::new();
-    let mut watched = Vec::new();
+    let (mut routes, mut watched) = (Vec::new(), Vec::new());
     let (stop_collecting, collecting_stops) = watch::channel(());
     let mut collectors = JoinSet::new();
-    for Outbox { relay, watched: watch, unrouted, collecting, gone } in outboxes {
+    for Outbox { relay, routes: own, watched: watch, unrouted, collecting, gone } in outboxes {
         info!(store = watch.name, node = %watch.relay.node(), "relay starts");
         if let Some(collecting) = collecting {
             let mut stops = collecting_stops.clone();
@@ -89,6 +90,7 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
         if let Some(keep) = config.relay.keep_dead {
             helpers.spawn(expiry::run(Arc::clone(&watch.admin), keep, config.relay.options.purge_every));
         }
+        routes.extend(own);
         watched.push(watch);
         relays.spawn(run_one(relay, unrouted, stopping.clone()));
     }
@@ -97,7 +99,7 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
     if let Some(told) = &told {
         told.stores_are(watched);
     }
-    let reloader = Reloader::new(source.clone(), loaded, log, by_store, Arc::clone(telemetry), told);
+    let reloader = Reloader::new(source.clone(), loaded, routes, log, by_store, Arc::clone(telemetry), told);
     helpers.spawn(drain_when_told(stopping, handles.clone()));
     helpers.spawn(read_again_at_signal(reload, reloader));
     let ended = all_ended(&mut relays, &handles).await;

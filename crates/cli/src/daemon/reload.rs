@@ -47,12 +47,13 @@ impl Reloader {
     pub(super) fn new(
         source: Source,
         loaded: &Loaded,
+        routes: Vec<RouteConfig>,
         log: Log,
         relays: BTreeMap<String, RelayHandle>,
         telemetry: Arc<Telemetry>,
         told: Option<Told>,
     ) -> Self {
-        let (routes, holds) = (loaded.config.routes.clone(), fingerprints(&loaded.shown));
+        let holds = fingerprints(&loaded.shown);
         Self { source, routes, holds, log, relays, telemetry, told }
     }
 

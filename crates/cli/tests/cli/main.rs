@@ -11,6 +11,7 @@ mod commands;
 mod configuration;
 mod daemon;
 mod demonstration;
+mod disagreement;
 mod fleet;
 #[cfg(feature = "kafka")]
 mod kafka;

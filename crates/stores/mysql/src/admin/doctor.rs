@@ -6,7 +6,7 @@ use std::time::Duration;
 use mysql_async::Row;
 use postrider_core::{
     admin::UNCOMMITTED_SHOWN_MAX,
-    doctor::{Finding, Severity, Thresholds},
+    doctor::{Finding, Severity, Thresholds, shown_statement},
 };
 
 use crate::{
@@ -60,9 +60,6 @@ const SHOWN_MAX: u32 = 10;
 
 /// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
 const LOCKED_AFTER_SECONDS: i64 = 2;
-
-/// The text of a query is cut, and its lines become one.
-const QUERY_CHARS_MAX: usize = 160;
 
 pub(super) async fn examine(db: &mut Db, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let settings = Settings::of(db).await?;
@@ -190,8 +187,7 @@ struct Holder {
 impl Holder {
     fn of(row: &Row) -> Work<Self> {
         let (age, user, query): (i64, String, String) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
-        let line = query.split_whitespace().collect::<Vec<_>>().join(" ");
-        let line: String = line.chars().take(QUERY_CHARS_MAX).collect();
+        let line = shown_statement(&query, &['\'', '"']);
         let query = if line.is_empty() { "no query at the moment".to_owned() } else { format!("query: {line}") };
         let age = Duration::from_micros(age.unsigned_abs()).as_secs();
         Ok(Self { thread: get(row, 0)?, told: format!("of {user} has been open for {age} s, {query}") })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postrider_core::{
     admin::UNCOMMITTED_SHOWN_MAX,
-    doctor::{Finding, Severity, Thresholds},
+    doctor::{Finding, Severity, Thresholds, shown_statement},
 };
 use tokio_postgres::{Client, Row};
 
@@ -16,9 +16,6 @@ use crate::{
     dialect::{LEAVES, Postgres},
     error::Work,
 };
-
-/// The text of a query is cut, and its lines become one.
-const QUERY_CHARS_MAX: usize = 160;
 
 /// Sessions of others that have a transaction id, or a snapshot that holds back cleaning. Walsenders come with the slots.
 const TRANSACTIONS: &str = "
@@ -190,7 +187,7 @@ impl Session {
         let state = row.try_get::<_, Option<String>>(3)?.unwrap_or_else(|| "unknown".to_owned());
         let age =
             row.try_get::<_, Option<f64>>(4)?.map_or_else(String::new, |age| format!(", open for {}", shown(age)));
-        let query = shortened(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default());
+        let query = shown_statement(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default(), &['\'']);
         let told = format!("{user} in {database}, {state}{age}; last query: {query}");
         Ok(Self { pid: row.try_get(0)?, writes: row.try_get(5)?, told })
     }
@@ -205,12 +202,4 @@ impl Session {
 
 fn shown(seconds: f64) -> String {
     format!("{:?}", Duration::from_secs_f64(seconds.max(0.0).round()))
-}
-
-fn shortened(query: &str) -> String {
-    let line = query.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(QUERY_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
