@@ -36,8 +36,8 @@ fn topics(workplace: &Workplace) -> String {
 }
 
 fn refund(workplace: &Workplace) {
-    let enqueued =
-        workplace.run(&["enqueue", "--store", "sqlite:app.db", "--topic", "refunds.made", "--payload", "{}"]);
+    let said = ["--topic", "refunds.made", "--name", "refund.made", "--payload", "{}"];
+    let enqueued = workplace.run(&[&["enqueue", "--store", "sqlite:app.db"], &said[..]].concat());
     assert_eq!(enqueued.code, 0, "{enqueued:?}");
 }
 
