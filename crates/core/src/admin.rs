@@ -87,12 +87,16 @@ pub struct RouteStatus {
 }
 
 impl Overview {
+    /// A live node that can serve this route, if there is one.
+    #[must_use]
+    pub fn server_of(&self, route: &str) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|node| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route))
+    }
+
     /// What speaks against forgetting a route, the gravest first. `None`: nothing does, or the store does not know it.
     #[must_use]
     pub fn hindrance(&self, route: &str) -> Option<Hindrance> {
-        let serves =
-            |node: &&NodeStatus| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route);
-        if let Some(node) = self.nodes.iter().find(serves) {
+        if let Some(node) = self.server_of(route) {
             return Some(Hindrance::Served { node: node.name.clone() });
         }
         let status = self.routes.iter().find(|status| *status.route == *route)?;

@@ -48,9 +48,7 @@ pub(super) async fn widen(admin: &dyn StoreAdmin, store: &str, routes: &mut [Rou
 
 /// Patterns that the store knows of this route, that the file does not cover, and a live process that serves it.
 fn read_by_another<'a>(overview: &'a Overview, route: &RouteConfig) -> Outcome<Option<(&'a NodeStatus, Vec<String>)>> {
-    let serves =
-        |node: &&NodeStatus| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route.name);
-    let Some(node) = overview.nodes.iter().find(serves) else { return Ok(None) };
+    let Some(node) = overview.server_of(&route.name) else { return Ok(None) };
     let known = overview.routes.iter().find(|known| known.replay_of.is_none() && *known.route == *route.name);
     // What a newer version writes and this one cannot read cannot be read by it either.
     let Some(known) = known.and_then(|known| TopicFilter::new(known.topics.split(", ")).ok()) else { return Ok(None) };
