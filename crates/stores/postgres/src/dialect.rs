@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 
 use postrider_core::{Error, Result};
 
-use crate::enlist;
+use crate::enlist::{self, Shape};
 
 /// The schema unless another one is chosen.
 pub const SCHEMA: &str = "postrider";
@@ -39,6 +39,7 @@ struct Inner {
     #[cfg_attr(not(feature = "sea-orm"), allow(dead_code, reason = "SeaORM alone binds no nulls"))]
     insert_marked: String,
     insert_one: String,
+    insert_plain: String,
 }
 
 impl Postgres {
@@ -57,8 +58,9 @@ impl Postgres {
         let insert = render(enlist::INSERT, schema, prefix);
         let insert_marked = enlist::insert_marked(&render("{log}", schema, prefix));
         let insert_one = render(enlist::INSERT_ONE, schema, prefix);
+        let insert_plain = render(enlist::INSERT_PLAIN, schema, prefix);
         let (schema, prefix) = (schema.to_owned(), prefix.to_owned());
-        Ok(Self(Arc::new(Inner { schema, prefix, insert, insert_marked, insert_one })))
+        Ok(Self(Arc::new(Inner { schema, prefix, insert, insert_marked, insert_one, insert_plain })))
     }
 
     /// The schema of all tables.
@@ -84,9 +86,13 @@ impl Postgres {
         &self.0.insert_marked
     }
 
-    /// The same for a single message.
-    pub(crate) fn insert_one(&self) -> &str {
-        &self.0.insert_one
+    /// The statement for a batch of this shape.
+    pub(crate) fn insert_of(&self, shape: Shape) -> &str {
+        match shape {
+            Shape::Plain => &self.0.insert_plain,
+            Shape::One => &self.0.insert_one,
+            Shape::Many => &self.0.insert,
+        }
     }
 
     /// Puts the tables' names into a statement: `{log}` with its schema, `{=log}` without, `{schema}` the schema itself.

@@ -6,10 +6,35 @@ use uuid::Uuid;
 
 use crate::values::Instant;
 
+/// Which statement a batch needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One message without a time or limits of its own.
+    Plain,
+    /// One message.
+    One,
+    /// Any number.
+    Many,
+}
+
+impl Shape {
+    /// `None` for a batch that needs none.
+    pub(super) fn of(batch: &[Envelope]) -> Option<Self> {
+        match batch {
+            [] => None,
+            [one] if one.deliver_at.is_none() && one.expires_at.is_none() && one.attempts_max.is_none() => {
+                Some(Self::Plain)
+            }
+            [_] => Some(Self::One),
+            _ => Some(Self::Many),
+        }
+    }
+}
+
 /// What a statement binds, with and without its types.
 type Bound<'a> = &'a (dyn ToSql + Sync);
 
-/// One envelope, for the statement that inserts one.
+/// One envelope, for the statements that insert one.
 pub(super) struct One<'e> {
     id: Uuid,
     topic: &'e str,
@@ -37,6 +62,19 @@ impl<'e> One<'e> {
         }
     }
 
+    /// For [`Shape::Plain`].
+    pub(super) fn bound_plain(&self) -> [(Bound<'_>, Type); 6] {
+        [
+            (&self.id, Type::UUID),
+            (&self.topic, Type::TEXT),
+            (&self.name, Type::TEXT),
+            (&self.key, Type::TEXT),
+            (&self.headers, Type::BYTEA),
+            (&self.payload, Type::BYTEA),
+        ]
+    }
+
+    /// For [`Shape::One`].
     pub(super) fn bound(&self) -> [(Bound<'_>, Type); 9] {
         [
             (&self.id, Type::UUID),
@@ -103,4 +141,27 @@ pub(super) fn column<'e, T>(batch: &'e [Envelope], value: impl Fn(&'e Envelope) 
 /// No headers are no bytes.
 pub(super) fn headers_or_null(headers: &Headers) -> Option<&[u8]> {
     (!headers.is_empty()).then(|| headers.encoded().as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn the_short_statement_is_for_messages_that_would_bind_nulls_to_the_rest_of_the_long_one() {
+        let plain = Envelope::new("orders", "order.placed", "{}");
+        assert_eq!(Shape::of(&[]), None);
+        assert_eq!(Shape::of(std::slice::from_ref(&plain)), Some(Shape::Plain));
+        assert_eq!(Shape::of(&[plain.clone(), plain.clone()]), Some(Shape::Many));
+        let at = Some(Timestamp::from_micros(1));
+        for more in [
+            Envelope { deliver_at: at, ..plain.clone() },
+            Envelope { expires_at: at, ..plain.clone() },
+            Envelope { attempts_max: Some(3), ..plain },
+        ] {
+            assert_eq!(Shape::of(&[more]), Some(Shape::One));
+        }
+    }
 }

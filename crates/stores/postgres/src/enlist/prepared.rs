@@ -6,7 +6,10 @@ use postrider_core::{
 };
 use tokio_postgres::{Client, Statement, Transaction};
 
-use super::tokio_postgres::{Source, append};
+use super::{
+    columns::Shape,
+    tokio_postgres::{Source, append},
+};
 use crate::{dialect::Postgres, error::from_postgres};
 
 /// The statements of an enqueue, prepared on one connection, so that the server parses and plans them once. Keep it beside
@@ -32,18 +35,23 @@ use crate::{dialect::Postgres, error::from_postgres};
 /// ```
 #[derive(Clone)]
 pub struct Prepared {
+    plain: Statement,
     one: Statement,
     many: Statement,
 }
 
 impl Prepared {
-    /// Prepares them: two round trips.
+    /// Prepares them: three round trips.
     ///
     /// # Errors
     /// If the tables are not there, or may not be written to.
     pub async fn new(client: &Client, store: &Postgres) -> Result<Self> {
         let prepare = async |sql: &str| client.prepare(sql).await.map_err(|e| from_postgres(e, "prepare the enqueue"));
-        Ok(Self { one: prepare(store.insert_one()).await?, many: prepare(store.insert()).await? })
+        Ok(Self {
+            plain: prepare(store.insert_of(Shape::Plain)).await?,
+            one: prepare(store.insert_of(Shape::One)).await?,
+            many: prepare(store.insert_of(Shape::Many)).await?,
+        })
     }
 
     /// A transaction of the same connection, to enqueue in.
@@ -54,8 +62,12 @@ impl Prepared {
 }
 
 impl Source for &Prepared {
-    fn statement(&self, length: usize) -> Option<&Statement> {
-        Some(if length == 1 { &self.one } else { &self.many })
+    fn statement(&self, shape: Shape) -> Option<&Statement> {
+        Some(match shape {
+            Shape::Plain => &self.plain,
+            Shape::One => &self.one,
+            Shape::Many => &self.many,
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use sqlx::{
     postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo},
 };
 
-use super::{Array, Layout, headers_or_null};
+use super::{Array, Layout, Shape, headers_or_null};
 use crate::{dialect::Postgres, error::from_code, values};
 
 /// Asynchronous, as sqlx is. If the future is dropped half-way, the transaction holds all or none of the batch: roll it
@@ -28,8 +28,8 @@ impl Enlist<Postgres> for sqlx::Transaction<'_, sqlx::Postgres> {
     fn append<'a>(&'a mut self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let batch = batch?;
-            match batch.envelopes() {
-                [envelope] => append_one(self, store, envelope).await,
+            match (Shape::of(batch.envelopes()), batch.envelopes()) {
+                (Some(shape), [envelope]) => append_one(self, store, shape, envelope).await,
                 _ => append(self, store, Ok(batch)).await,
             }
         })
@@ -65,16 +65,21 @@ pub(super) async fn append(
 async fn append_one(
     transaction: &mut sqlx::Transaction<'_, sqlx::Postgres>,
     store: &Postgres,
+    shape: Shape,
     envelope: &Envelope,
 ) -> Result<()> {
-    sqlx::query(AssertSqlSafe(store.insert_one().to_owned()))
+    let mut query = sqlx::query(AssertSqlSafe(store.insert_of(shape).to_owned()))
         .bind(envelope.id.0)
         .bind(&*envelope.topic)
         .bind(&*envelope.name)
-        .bind(envelope.key.as_ref().map(OrderingKey::as_str))
-        .bind(envelope.deliver_at.map(Instant))
-        .bind(envelope.expires_at.map(Instant))
-        .bind(envelope.attempts_max.map(i64::from))
+        .bind(envelope.key.as_ref().map(OrderingKey::as_str));
+    if shape == Shape::One {
+        query = query
+            .bind(envelope.deliver_at.map(Instant))
+            .bind(envelope.expires_at.map(Instant))
+            .bind(envelope.attempts_max.map(i64::from));
+    }
+    query
         .bind(headers_or_null(&envelope.headers))
         .bind(envelope.payload.as_ref())
         .execute(&mut **transaction)

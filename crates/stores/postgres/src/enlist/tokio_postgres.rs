@@ -4,9 +4,12 @@ use postrider_core::{
     BoxFuture, Result,
     enlist::{Batch, Enlist, EnlistShared},
 };
-use tokio_postgres::{Statement, Transaction, types::ToSql};
+use tokio_postgres::{
+    Statement, Transaction,
+    types::{ToSql, Type},
+};
 
-use super::columns::{Many, One};
+use super::columns::{Many, One, Shape};
 use crate::{dialect::Postgres, error::from_postgres};
 
 /// Asynchronous, as tokio-postgres is: one statement, one round trip, nothing prepared, so a transaction pooler may stand
@@ -46,12 +49,9 @@ impl EnlistShared<Postgres> for deadpool_postgres::Transaction<'_> {
     fn append_shared<'a>(&'a self, store: &'a Postgres, batch: Result<Batch>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let batch = batch?;
-            let sql = match batch.envelopes() {
-                [] => return Ok(()),
-                [_] => store.insert_one(),
-                _ => store.insert(),
-            };
-            let statement = self.prepare_cached(sql).await.map_err(|e| from_postgres(e, "enqueue"))?;
+            let Some(shape) = Shape::of(batch.envelopes()) else { return Ok(()) };
+            let statement =
+                self.prepare_cached(store.insert_of(shape)).await.map_err(|e| from_postgres(e, "enqueue"))?;
             append(self, store, &statement, &batch).await
         })
     }
@@ -60,20 +60,20 @@ impl EnlistShared<Postgres> for deadpool_postgres::Transaction<'_> {
 /// How the statement is given.
 pub(super) trait Source: Send {
     /// The statement that is prepared for a batch of this length; `None` if it is to be parsed.
-    fn statement(&self, length: usize) -> Option<&Statement>;
+    fn statement(&self, shape: Shape) -> Option<&Statement>;
 }
 
 /// Parsed each time.
 pub(super) struct Texts;
 
 impl Source for Texts {
-    fn statement(&self, _: usize) -> Option<&Statement> {
+    fn statement(&self, _: Shape) -> Option<&Statement> {
         None
     }
 }
 
 impl Source for &Statement {
-    fn statement(&self, _: usize) -> Option<&Statement> {
+    fn statement(&self, _: Shape) -> Option<&Statement> {
         Some(self)
     }
 }
@@ -85,24 +85,18 @@ pub(super) async fn append(
     source: impl Source,
     batch: &Batch,
 ) -> Result<()> {
-    let (one, many);
-    let (sql, bound) = match batch.envelopes() {
-        [] => return Ok(()),
-        [envelope] => {
-            one = One::new(envelope);
-            (store.insert_one(), one.bound())
-        }
-        envelopes => {
-            many = Many::new(envelopes);
-            (store.insert(), many.bound())
-        }
-    };
-    let sent = match source.statement(batch.envelopes().len()) {
+    let Some(shape) = Shape::of(batch.envelopes()) else { return Ok(()) };
+    let insert = async |bound: &[(&(dyn ToSql + Sync), Type)]| match source.statement(shape) {
         Some(statement) => {
-            let parameters = bound.each_ref().map(|(value, _)| *value as &(dyn ToSql + Sync));
+            let parameters: Vec<_> = bound.iter().map(|(value, _)| *value).collect();
             transaction.execute(statement, &parameters).await
         }
-        None => transaction.execute_typed(sql, &bound).await,
+        None => transaction.execute_typed(store.insert_of(shape), bound).await,
+    };
+    let sent = match (shape, batch.envelopes()) {
+        (Shape::Plain, [envelope]) => insert(&One::new(envelope).bound_plain()).await,
+        (Shape::One, [envelope]) => insert(&One::new(envelope).bound()).await,
+        (_, envelopes) => insert(&Many::new(envelopes).bound()).await,
     };
     sent.map_err(|e| from_postgres(e, "enqueue"))?;
     Ok(())
