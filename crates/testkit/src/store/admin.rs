@@ -241,6 +241,14 @@ pub async fn a_listed_row_says_how_it_stands(store: Arc<dyn Fixture>) {
     assert!(due_in <= HOUR - SHORT && due_in > HOUR / 2, "`due_in` is what is left: {due_in:?}");
     assert_eq!(rows[1].due_in, None, "a held row waits for no time");
     assert!(rows.iter().all(|row| row.age >= SHORT && row.age < HOUR), "`age` counts from the parking");
+    let now = store.now().await;
+    // Some databases keep milliseconds only.
+    let parked_for = |row: &ParkedRow| now.since(row.parked_at) + Duration::from_millis(2);
+    assert!(rows.iter().all(|row| parked_for(row) >= SHORT && parked_for(row) < HOUR), "and so does `parked_at`");
+    store.pass(SHORT).await;
+    let later = parked(&*store, &ParkedFilter::default()).await;
+    let instants = |rows: &[ParkedRow]| rows.iter().map(|row| row.parked_at).collect::<Vec<_>>();
+    assert_eq!(instants(&later), instants(&rows), "which is the same at every look");
 }
 
 /// Dead rows are grouped by route and cause, largest first.
