@@ -508,6 +508,7 @@ impl Work {
             Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),
             Note::OutageChanged { cause } => observer.observe(&Event::OutageChanged { lane, cause: &cause }),
             Note::BreakerClosed => observer.observe(&Event::BreakerClosed { lane }),
+            Note::Throttled { pause } => observer.observe(&Event::Throttled { lane, pause }),
             Note::Stalled { record, limit } => {
                 observer.observe(&Event::Stalled { lane, id: record.envelope.id, limit });
             }
