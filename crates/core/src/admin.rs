@@ -301,6 +301,8 @@ pub struct ParkedRow {
     pub due_in: Option<Duration>,
     /// How long it has been parked.
     pub age: Duration,
+    /// When it was parked, by the store's clock: the same whenever somebody looks.
+    pub parked_at: Timestamp,
     /// A copy of what travels.
     pub envelope: Envelope,
 }

@@ -31,28 +31,56 @@ use crate::{
 pub struct Ordinal(pub u64);
 
 /// Why something did not go on: a short stable code to group by, and a sentence for people.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Cause(Arc<(Box<str>, Box<str>)>);
+#[derive(Clone)]
+pub struct Cause(Arc<Why>);
+
+struct Why {
+    code: Box<str>,
+    detail: Box<str>,
+    unsent: bool,
+}
 
 impl Cause {
     /// The code is lower case with dashes (`too-large`); the detail never holds payloads or secrets.
     #[must_use]
     pub fn new(code: &str, detail: impl fmt::Display) -> Self {
-        Self(Arc::new((code.into(), detail.to_string().into())))
+        Self(Arc::new(Why { code: code.into(), detail: detail.to_string().into(), unsent: false }))
+    }
+
+    /// As [`new`](Self::new), of a publisher that kept the message to itself: it did not even try to reach the destination.
+    /// Such a refusal is no attempt in the metrics. It is known as long as the cause stays in memory.
+    #[must_use]
+    pub fn unsent(code: &str, detail: impl fmt::Display) -> Self {
+        Self(Arc::new(Why { code: code.into(), detail: detail.to_string().into(), unsent: true }))
+    }
+
+    /// Whether nothing went towards the destination.
+    #[must_use]
+    pub fn is_unsent(&self) -> bool {
+        self.0.unsent
     }
 
     /// What dead letters are grouped by.
     #[must_use]
     pub fn code(&self) -> &str {
-        &self.0.0
+        &self.0.code
     }
 
     /// What a person reads.
     #[must_use]
     pub fn detail(&self) -> &str {
-        &self.0.1
+        &self.0.detail
     }
 }
+
+/// By code and detail.
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        (self.code(), self.detail()) == (other.code(), other.detail())
+    }
+}
+
+impl Eq for Cause {}
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

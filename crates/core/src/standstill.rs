@@ -50,9 +50,17 @@ pub enum Reason {
     Unavailable {
         /// What it said.
         cause: Cause,
+        /// If it has not said so: how many messages were sent without anything being known of them, while nothing else went
+        /// through. Perhaps the destination takes others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failing: Option<u64>,
     },
     /// The destination asked for a pause.
-    Throttled,
+    Throttled {
+        /// How much of it was left when the node said so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds_left: Option<u64>,
+    },
     /// Its route is paused, and nothing of it is in flight.
     Rests,
     /// A named limit keeps the cursor from passing a message.
@@ -104,8 +112,16 @@ impl fmt::Display for MessageState {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable { cause } => write!(f, "the destination takes nothing ({cause})"),
-            Self::Throttled => f.write_str("the destination asked for a pause"),
+            Self::Unavailable { cause, failing: None } => write!(f, "the destination takes nothing ({cause})"),
+            Self::Unavailable { cause, failing: Some(messages) } => {
+                let (these, they) = if *messages == 1 { ("message", "it does") } else { ("messages", "they do") };
+                write!(
+                    f,
+                    "{messages} {these} cannot be delivered and nothing else went through meanwhile: the destination fails, or \
+                     only {they} ({cause})"
+                )
+            }
+            Self::Throttled { .. } => f.write_str("the destination asked for a pause"),
             Self::Rests => f.write_str("its route is paused and nothing of it is in flight"),
             Self::Limit { limit, message } => write!(f, "the limit `{limit}` keeps message {message} where it is"),
             Self::Message { message, state, attempts, cause } => {
@@ -138,8 +154,9 @@ mod tests {
         let message = MessageId::generate();
         let cause = Cause::new("refused", "connection refused");
         let reasons = [
-            Reason::Unavailable { cause: cause.clone() },
-            Reason::Throttled,
+            Reason::Unavailable { cause: cause.clone(), failing: None },
+            Reason::Unavailable { cause: cause.clone(), failing: Some(2) },
+            Reason::Throttled { seconds_left: Some(3600) },
             Reason::Rests,
             Reason::Limit { limit: "held_rows_max".to_owned(), message },
             Reason::Message { message, state: MessageState::Retry, attempts: 3, cause: Some(cause) },
@@ -152,16 +169,23 @@ mod tests {
     fn what_a_newer_node_says_is_left_out_and_the_rest_is_read() {
         let text = r#"[{"lane":{"route":"billing","number":0},"seconds":1,"reason":"moon-phase","moon":"full"},
                        {"lane":{"route":"billing","number":0},"seconds":2,"reason":"throttled"}]"#;
-        assert_eq!(Standstill::decode(text), [Standstill { lane: lane(), seconds: 2, reason: Reason::Throttled }]);
+        let reason = Reason::Throttled { seconds_left: None };
+        assert_eq!(Standstill::decode(text), [Standstill { lane: lane(), seconds: 2, reason }]);
         assert_eq!(Standstill::decode("not JSON"), []);
     }
 
     #[test]
     fn a_person_can_read_it() {
-        let reason = Reason::Unavailable { cause: Cause::new("refused", "connection refused") };
+        let cause = || Cause::new("refused", "connection refused");
+        let reason = Reason::Unavailable { cause: cause(), failing: None };
         assert_eq!(
             Standstill { lane: lane(), seconds: 61, reason }.to_string(),
             "lane billing/0 has stood still for 61 s: the destination takes nothing (refused: connection refused)"
+        );
+        assert_eq!(
+            Reason::Unavailable { cause: cause(), failing: Some(1) }.to_string(),
+            "1 message cannot be delivered and nothing else went through meanwhile: the destination fails, or only it does \
+             (refused: connection refused)"
         );
     }
 }

@@ -280,6 +280,14 @@ impl<'d, 'i> Section<'d, 'i> {
         self.document.report(at, self.full(key), what.into());
     }
 
+    /// A key of this section that has no place beside another one's value, and why.
+    pub(super) fn out_of_place(&mut self, key: &'static str, why: impl Into<String>) {
+        if self.has(key) {
+            self.known.push(key);
+            self.object(key, why);
+        }
+    }
+
     /// As [`Self::object`], about one of several sections of this name.
     pub(super) fn object_to(&self, key: &str, instance: usize, what: impl Into<String>) {
         let section = self.table.get(key).and_then(|value| match value.get_ref() {

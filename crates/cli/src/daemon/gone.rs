@@ -8,7 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use postrider::{
     core::admin::{Actor, StoreAdmin},
-    relay::events::{Event, Observer},
+    relay::{
+        RelayHandle,
+        events::{Event, Observer},
+    },
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::warn;
@@ -47,9 +50,13 @@ impl Observer for Listener {
 }
 
 /// Pauses every route that it hears of. Ends with the relay that tells them.
-pub(super) async fn pause_routes(admin: Arc<dyn StoreAdmin>, mut gone: UnboundedReceiver<Arc<str>>) {
+pub(super) async fn pause_routes(
+    admin: Arc<dyn StoreAdmin>,
+    relay: RelayHandle,
+    mut gone: UnboundedReceiver<Arc<str>>,
+) {
     while let Some(name) = gone.recv().await {
-        while let Err(error) = pause(&*admin, &name).await {
+        while let Err(error) = pause(&*admin, &relay, &name).await {
             warn!(route = %name, why = %error, "a route whose endpoint is gone could not be paused; it is tried again");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
@@ -57,15 +64,21 @@ pub(super) async fn pause_routes(admin: Arc<dyn StoreAdmin>, mut gone: Unbounded
 }
 
 /// A replay publishes through a route, and it is that one's endpoint. One that somebody has paused meanwhile stays theirs.
-async fn pause(admin: &dyn StoreAdmin, name: &str) -> postrider::Result<()> {
+///
+/// The relay is told of the pause either way: somebody may resume the route before its next heartbeat, and the endpoint is
+/// opened again only after a pause.
+async fn pause(admin: &dyn StoreAdmin, relay: &RelayHandle, name: &str) -> postrider::Result<()> {
     let overview = admin.overview().await?;
     let status = |name: &str| overview.routes.iter().find(|status| *status.route == *name);
     let route = status(name).and_then(|status| status.replay_of.as_deref()).unwrap_or(name);
     // A route that was forgotten has nothing to pause.
-    if status(route).is_none_or(|status| status.paused.is_some()) {
+    let Some(status) = status(route) else { return Ok(()) };
+    if status.paused.is_some() {
+        relay.route_was_paused(route);
         return Ok(());
     }
     admin.pause(route, &Actor { name: NAME.to_owned(), reason: Some(REASON.to_owned()) }).await?;
+    relay.route_was_paused(route);
     warn!(
         route,
         "the endpoint has answered 410 and is gone for good; the route is paused until `postrider route resume`"

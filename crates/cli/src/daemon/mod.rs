@@ -86,7 +86,7 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
             let stopped = async move { drop(stops.changed().await) };
             collectors.spawn(collecting.run(Arc::clone(&watch.admin), Arc::clone(&watch.metrics), stopped));
         }
-        helpers.spawn(gone::pause_routes(Arc::clone(&watch.admin), gone));
+        helpers.spawn(gone::pause_routes(Arc::clone(&watch.admin), watch.relay.clone(), gone));
         if let Some(keep) = config.relay.keep_dead {
             helpers.spawn(expiry::run(Arc::clone(&watch.admin), keep, config.relay.options.purge_every));
         }

@@ -200,10 +200,13 @@ fn the_dead_are_counted_before_they_are_changed() {
     assert_eq!((&shown[0]["head"], &shown[0]["cause"]), (&false.into(), &"expired".into()));
     let other = site.run(&["dead", "show", &MessageId::generate().to_string()]);
     assert!(other.code == 1 && other.stderr.contains("no route has given up"), "{other:?}");
+    let parked_at = shown[0]["parked_at"].clone();
+    assert!(parked_at.is_string(), "{shown}");
     let exported = site.run(&["dead", "export", "--route", "orders"]).stdout;
     let lines: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.iter().map(|line| line["id"].as_str().unwrap()).collect::<Vec<_>>(), ids);
     assert!(lines.iter().all(|line| line["payload"]["cents"] == 990));
+    assert_eq!(lines[0]["parked_at"], parked_at, "whenever somebody looks");
 
     let dry = site.run(&["dead", "discard", "--route", "orders"]);
     assert_eq!(

@@ -189,6 +189,22 @@ fn an_endpoint_that_was_gone_is_tried_again_by_the_same_relay() {
     }
 }
 
+/// Whoever mends an endpoint at once need not wait for the relay to hear of the pause first.
+#[test]
+fn an_endpoint_that_was_gone_is_tried_again_also_if_nobody_has_seen_the_pause() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    let (port, status, taken) = receiver(410);
+    let rarely = hook(port, free_port(), "200ms").replace("heartbeat_every = \"200ms\"", "heartbeat_every = \"5s\"");
+    producer.enqueue(3, 3);
+    let _daemon = workplace.daemon("relay", &rarely);
+    wait_until("it is paused", || workplace.status()["routes"][0]["paused"]["name"] == "postrider");
+    status.store(204, Ordering::SeqCst);
+    let done = workplace.run(&["route", "resume", "hook", "--store", "sqlite:app.db"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    wait_until("all have arrived", || taken.load(Ordering::SeqCst) == 3);
+}
+
 /// As somebody does it who has corrected a secret.
 #[test]
 fn an_outage_that_a_reload_ends_does_not_stay_in_the_metrics() {

@@ -2,6 +2,7 @@
 //! word, by `postrider why`, by `postrider status` and by the metrics: a stall is never silent.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::Stdio,
@@ -408,11 +409,66 @@ fn a_destination_that_throttles() {
     scene.assert_told(
         &id,
         &Told {
-            why: ("throttled", "asked for a pause"),
+            why: ("throttled", "asked for a pause until 2"),
             standstill: "throttled",
             samples: &[("postrider_delivery_attempts_total", &[("outcome", "throttled")], 1.0)],
         },
     );
+    let status = scene.status();
+    assert!(text(&status["findings"][0]).contains("asked for a pause until 2"), "{status}");
+    let left = &status["nodes"][0]["standstills"][0]["seconds_left"];
+    assert!(left.as_u64().is_some_and(|left| (3500..=3600).contains(&left)), "{status}");
+    let log = fs::read_to_string(scene.place().path("relay.log")).unwrap();
+    assert!(log.contains("the destination asks for a pause") && log.contains("until=2"), "{log}");
+}
+
+/// Whether it or its destination is to blame nobody knows until another message comes, which need not wait for it.
+#[test]
+fn a_message_that_its_destination_fails_on() {
+    let scene = Scene::new();
+    let bad = scene.enqueue("orders.placed", &["--key", "bad"]);
+    let _relay = scene.relay(&endpoint("http", "", |mut stream| {
+        let mut request = [0; 16 << 10];
+        while let Ok(read @ 1..) = stream.read(&mut request) {
+            let bad = String::from_utf8_lossy(&request[..read]).contains("ce-partitionkey: bad");
+            let status = if bad { "500 Internal Server Error" } else { "204 No Content" };
+            if write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    }));
+    scene.assert_told(
+        &bad,
+        &Told {
+            why: ("unavailable", "1 message cannot be delivered and nothing else went through meanwhile"),
+            standstill: "unavailable",
+            samples: &[("postrider_circuit_open", &[("route", "orders")], 1.0)],
+        },
+    );
+    let good = scene.enqueue("orders.placed", &["--key", "good"]);
+    wait_until("the other has arrived", || {
+        let delivered = sample(&scene.metrics(), "postrider_delivered_total", &[("route", "orders")]);
+        delivered == Some(1.0)
+    });
+    wait_until("it is on record", || scene.why(&good)[0]["code"] != "unavailable");
+}
+
+#[test]
+fn a_destination_at_an_address_that_is_not_allowed() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    // An address that stands in the URL is refused at the start; what a name leads to is known when it is asked for.
+    let _relay = scene.relay(&webhook("http://localhost:1/", 1, "").replace("127.0.0.1/32", "192.0.2.1/32"));
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("unavailable", "(address-blocked: "),
+            standstill: "unavailable",
+            samples: &[("postrider_circuit_open", &[("route", "orders")], 1.0)],
+        },
+    );
+    let attempts = sample(&scene.metrics(), "postrider_delivery_attempts_total", &[]);
+    assert_eq!(attempts, None, "nothing was sent, so nothing was attempted");
 }
 
 /// Nothing is wrong, so it is no standstill; but whoever asks is told.

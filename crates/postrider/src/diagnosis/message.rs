@@ -175,7 +175,7 @@ fn waiting(id: MessageId, lane: &LaneId, overview: &Overview) -> Vec<Finding> {
 
 /// What a node says of a message may be about this very one.
 fn about_itself(id: MessageId, obstacle: &Obstacle, route: &str) -> Finding {
-    if let Obstacle::Standstill { standstill, node } = obstacle
+    if let Obstacle::Standstill { standstill, node, .. } = obstacle
         && let Reason::Message { message, state, attempts, cause } = &standstill.reason
         && *message == id
     {

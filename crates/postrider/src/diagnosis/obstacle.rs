@@ -6,6 +6,7 @@ use postrider_core::{
     admin::{Actor, NodeStatus, Overview, RouteStatus},
     lease::LaneId,
     standstill::{Reason, Standstill},
+    time::Timestamp,
 };
 use serde::Serialize;
 
@@ -53,6 +54,8 @@ pub enum Obstacle {
         node: String,
         /// What it says.
         standstill: Standstill,
+        /// When it will be over, if that is known: by the store's clock.
+        until: Option<Timestamp>,
     },
 }
 
@@ -85,17 +88,23 @@ pub fn obstacles(overview: &Overview, route: &RouteStatus, lane: Option<u32>) ->
                     return Some(Obstacle::Silent { lane: status.number, node, seen, expires_in: status.expires_in });
                 }
                 let of_lane = LaneId { route: route.route.clone(), number: status.number };
-                said(node, &of_lane)
+                said(node, &of_lane, overview.at)
             }
         })
         .collect()
 }
 
-fn said(node: &NodeStatus, lane: &LaneId) -> Option<Obstacle> {
+fn said(node: &NodeStatus, lane: &LaneId, now: Timestamp) -> Option<Obstacle> {
     // One that rests was paused until just now, and goes on.
     let of_lane = |standstill: &&Standstill| standstill.lane == *lane && standstill.reason != Reason::Rests;
     let standstill = node.standstills.iter().find(of_lane)?.clone();
-    Some(Obstacle::Standstill { node: node.name.clone(), standstill })
+    let until = match standstill.reason {
+        Reason::Throttled { seconds_left: Some(left) } => {
+            Some(now.saturating_sub(node.seen).saturating_add(Duration::from_secs(left)))
+        }
+        _ => None,
+    };
+    Some(Obstacle::Standstill { node: node.name.clone(), standstill, until })
 }
 
 impl Obstacle {
@@ -142,27 +151,34 @@ impl Obstacle {
                 )
                 .fix("if it is dead, another relay takes the lane when the lease ends: see that one runs")
             }
-            Self::Standstill { node, standstill } => of_standstill(route, node, standstill),
+            Self::Standstill { node, standstill, until } => of_standstill(route, node, standstill, *until),
         }
     }
 }
 
-fn of_standstill(route: &str, node: &str, standstill: &Standstill) -> Finding {
+fn of_standstill(route: &str, node: &str, standstill: &Standstill, until: Option<Timestamp>) -> Finding {
     let since = in_words(Duration::from_secs(standstill.seconds));
-    let what = format!("{} (for {since}, says {node})", standstill.reason);
+    let end = until.map_or_else(String::new, |until| format!(" until {until}"));
+    let what = format!("{}{end} (for {since}, says {node})", standstill.reason);
     let (code, fix) = match &standstill.reason {
-        Reason::Unavailable { cause } if cause.code() == "gone" => (
+        Reason::Unavailable { cause, .. } if cause.code() == "gone" => (
             "unavailable",
             format!(
                 "the endpoint said that it is gone for good: correct its URL; or try it again: send the relay SIGHUP, \
                  or postrider route drain {route}, then resume"
             ),
         ),
+        Reason::Unavailable { failing: Some(_), .. } => (
+            "unavailable",
+            "see what the destination says of them; the next other message is sent as soon as it is there, and if it goes \
+             through, attempts on these are counted"
+                .to_owned(),
+        ),
         Reason::Unavailable { .. } => (
             "unavailable",
             "mend the destination; the relay probes it by itself, nothing is lost and no attempt is counted".to_owned(),
         ),
-        Reason::Throttled => ("throttled", "wait, or lower the route's rate".to_owned()),
+        Reason::Throttled { .. } => ("throttled", "wait, or lower the route's rate".to_owned()),
         Reason::Limit { .. } => {
             ("limit", format!("redrive or discard what is dead: postrider dead list --route {route}"))
         }

@@ -172,7 +172,10 @@ impl Families {
                 "Records read from the log by this node; one that is read again, since its lane changed hands before it was settled, \
                  counts again",
             ),
-            attempts: add.plain("delivery_attempts", "Outcomes of publishes, by outcome and cause"),
+            attempts: add.plain(
+                "delivery_attempts",
+                "Outcomes of publishes, by outcome and cause; not of what was kept back before anything was sent",
+            ),
             delivered: add.plain("delivered", "Messages that a destination has for good"),
             dead_lettered: add.plain("dead_lettered", "Messages given up, by cause"),
             takeovers: add.plain("lease_takeovers", "Lanes that this node took"),

@@ -341,7 +341,9 @@ impl StoreMetrics {
     fn published(&self, lane: &LaneId, outcomes: &[Outcome], enqueued_at: &[Timestamp], took: Duration) {
         let families = &self.shared.families;
         let labels = self.of_route(&lane.route);
-        families.delivery_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        if outcomes.iter().any(|outcome| !is_unsent(outcome)) {
+            families.delivery_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        }
         let now = Timestamp::now();
         let latency = families.delivery_latency.get_or_create_owned(&labels);
         let mut durable = 0;
@@ -352,6 +354,7 @@ impl StoreMetrics {
                     latency.observe(now.since(*enqueued_at).as_secs_f64());
                 }
                 Outcome::Throttled(_) => self.attempts(lane, outcome, "", 1),
+                _ if is_unsent(outcome) => {}
                 Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
                     self.attempts(lane, outcome, cause.code(), 1);
                 }
@@ -451,6 +454,14 @@ impl Observer for StoreMetrics {
                 families.settle_duration.get_or_create(&labels).observe(took.as_secs_f64());
             }
         }
+    }
+}
+
+/// Whether the publisher kept the message to itself, which is no attempt.
+fn is_unsent(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => cause.is_unsent(),
+        Outcome::Durable | Outcome::Throttled(_) => false,
     }
 }
 

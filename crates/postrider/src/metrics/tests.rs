@@ -90,6 +90,20 @@ fn outcomes_are_counted_with_their_cause() {
 }
 
 #[test]
+fn what_was_never_sent_is_no_attempt() {
+    let metrics = shop();
+    publish(&metrics, &[Outcome::Unavailable(Cause::unsent("address-blocked", "127.0.0.1 is not public"))]);
+    let text = Metrics(Arc::clone(&metrics.shared)).render();
+    assert!(!text.contains("attempts_total{"), "{text}");
+    let count = || value(&metrics, "postrider_delivery_duration_seconds_count{store=\"shop\",route=\"billing\"}");
+    assert_eq!(count(), None, "and took no time");
+    publish(&metrics, &[Outcome::Unavailable(Cause::new("connect", "connection refused"))]);
+    let labels = "store=\"shop\",route=\"billing\",outcome=\"unavailable\",cause=\"connect\"";
+    assert_eq!(value(&metrics, &format!("postrider_delivery_attempts_total{{{labels}}}")), Some(1.0));
+    assert_eq!(count(), Some(1.0));
+}
+
+#[test]
 fn what_is_in_flight_comes_back_or_goes_with_its_lane() {
     let metrics = shop();
     let in_flight = || value(&metrics, "postrider_outbox_in_flight{store=\"shop\",route=\"billing\"}");

@@ -38,6 +38,9 @@ pub(super) struct Orders {
     pub(super) valid_until: Tick,
     /// Drain, and keep the lane idle.
     pub(super) paused: bool,
+    /// How often the lane was told to rest, beside what heartbeats say: a pause that was over before a heartbeat could see it
+    /// is one all the same.
+    pub(super) rests: u32,
     /// Drain, and give the lane back.
     pub(super) leave: bool,
     /// Somebody else owns it.
@@ -96,7 +99,7 @@ pub(super) struct LaneDriver {
 impl LaneDriver {
     /// Until the lane is given back, lost, or over.
     pub(super) async fn run(mut self) -> Ended {
-        let mut was_paused = false;
+        let (mut was_paused, mut rests) = (false, 0);
         loop {
             let orders = *self.orders.borrow_and_update();
             if orders.fenced {
@@ -105,10 +108,11 @@ impl LaneDriver {
             if orders.leave {
                 return Ended::Drained;
             }
+            let told_to_rest = std::mem::replace(&mut rests, orders.rests) != orders.rests;
+            was_paused |= orders.paused || told_to_rest;
             if orders.paused {
                 // Whoever waits for the route to come to rest learns of it with the next heartbeat.
                 self.context.standstills.set(&self.lease.lane, Duration::ZERO, Some(Reason::Rests));
-                was_paused = true;
                 if self.orders.changed().await.is_err() {
                     return Ended::Crashed;
                 }
@@ -128,10 +132,12 @@ impl LaneDriver {
             if std::mem::take(&mut was_paused) {
                 route.publisher.reopen();
             }
-            let mut work = Work::new(&self, route, resumed);
+            let mut work = Work::new(&self, route, resumed, rests);
             let ended = work.run(&mut self.orders, &mut self.route).await;
             self.context.standstills.forget(&self.lease.lane);
             self.settlements = work.lane.counts().commits;
+            // The pause may be over by the time the lane has come to rest.
+            was_paused = work.paused;
             match ended {
                 Ended::Drained => {} // paused or leaving: the orders say which; or the route was replaced
                 ended => return ended,
@@ -186,6 +192,10 @@ struct Work {
     durable_reported: u64,
     /// The route was replaced: drain, and begin again with the new one.
     replaced: bool,
+    /// What the orders said of it when this life began.
+    rests: u32,
+    /// It was told to rest.
+    paused: bool,
     drain_by: Option<Tick>,
     /// When the cursor last moved, or had nothing to pass.
     moved_at: Tick,
@@ -196,7 +206,7 @@ struct Work {
 }
 
 impl Work {
-    fn new(driver: &LaneDriver, route: Arc<Route>, resumed: Resumed) -> Self {
+    fn new(driver: &LaneDriver, route: Arc<Route>, resumed: Resumed, rests: u32) -> Self {
         let (context, lease) = (Arc::clone(&driver.context), Arc::clone(&driver.lease));
         let rate = lease.reader.replay.as_ref().and_then(|replay| replay.rate);
         let options = route.lane_options(rate, context.runtime.random(), context.plant);
@@ -212,6 +222,8 @@ impl Work {
             under_way: FuturesUnordered::new(),
             durable_reported: 0,
             replaced: false,
+            rests,
+            paused: false,
             drain_by: None,
             moved_at: driver.now(),
             waiting: None,
@@ -284,7 +296,8 @@ impl Work {
     fn obey(&mut self, now: Tick, orders: Orders) {
         let ignore = cfg!(feature = "planted") && self.context.plant == Plant::IgnoreLease;
         self.lane.renewed(if ignore { Tick::MAX } else { orders.valid_until });
-        if (orders.leave || orders.paused || self.replaced) && self.drain_by.is_none() {
+        self.paused |= orders.paused || orders.rests != self.rests;
+        if (orders.leave || self.paused || self.replaced) && self.drain_by.is_none() {
             self.lane.drain(now);
             self.drain_by = Some(now + ticks(self.context.options.drain_deadline));
         }
@@ -495,6 +508,7 @@ impl Work {
             Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),
             Note::OutageChanged { cause } => observer.observe(&Event::OutageChanged { lane, cause: &cause }),
             Note::BreakerClosed => observer.observe(&Event::BreakerClosed { lane }),
+            Note::Throttled { pause } => observer.observe(&Event::Throttled { lane, pause }),
             Note::Stalled { record, limit } => {
                 observer.observe(&Event::Stalled { lane, id: record.envelope.id, limit });
             }

@@ -86,6 +86,13 @@ pub enum Event<'a> {
         /// The lane.
         lane: &'a LaneId,
     },
+    /// The destination asks for a pause: the lane waits, and no attempts are counted.
+    Throttled {
+        /// The lane.
+        lane: &'a LaneId,
+        /// For how long.
+        pause: Duration,
+    },
     /// A named limit keeps the cursor from passing a message.
     Stalled {
         /// The lane.
@@ -177,6 +184,9 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
 }
 
+/// From here on people should hear of a pause that a destination asks for.
+const LONG_PAUSE: Duration = Duration::from_secs(10);
+
 /// Writes every event as a line of `tracing`, under the target `postrider::relay`.
 #[derive(Clone, Copy, Debug)]
 pub struct TracingObserver;
@@ -198,14 +208,21 @@ impl Observer for TracingObserver {
                 warn!(target: TARGET, %lane, %id, attempts, %cause, blocks, "message given up");
             }
             Event::BreakerOpened { lane, cause } => {
-                warn!(target: TARGET, %lane, %cause, "destination takes nothing; the lane waits, no attempts are counted");
+                warn!(target: TARGET, %lane, %cause, "nothing goes through; the lane waits, no attempts are counted");
             }
             Event::OutageChanged { lane, cause } => {
-                warn!(target: TARGET, %lane, %cause, "destination still takes nothing, for another reason than before");
+                warn!(target: TARGET, %lane, %cause, "still nothing goes through, for another reason than before");
             }
             Event::BreakerClosed { lane } => info!(target: TARGET, %lane, "destination answers again"),
             Event::BreakerForgotten { lane } => {
                 info!(target: TARGET, %lane, "lane rests; its destination took nothing, and is asked anew when it goes on");
+            }
+            Event::Throttled { lane, pause } if *pause >= LONG_PAUSE => {
+                let until = Timestamp::now().saturating_add(*pause);
+                warn!(target: TARGET, %lane, ?pause, %until, "the destination asks for a pause; the lane waits until then");
+            }
+            Event::Throttled { lane, pause } => {
+                debug!(target: TARGET, %lane, ?pause, "the destination asks for a pause");
             }
             Event::Stalled { lane, id, limit } => {
                 warn!(target: TARGET, %lane, %id, limit, "a limit keeps the cursor from passing this message");

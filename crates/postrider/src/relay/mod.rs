@@ -38,7 +38,7 @@ use postrider_core::{
     log::Log,
     standstill::{Reason, Standstill},
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::{
     events::{Observer, Stats, TracingObserver},
@@ -105,6 +105,7 @@ impl fmt::Debug for Relay {
 pub struct RelayHandle {
     node: NodeId,
     stop: Arc<watch::Sender<bool>>,
+    paused: mpsc::UnboundedSender<Arc<str>>,
     stats: Arc<Stats>,
     standstills: Arc<Standstills>,
     routes: Arc<Routes>,
@@ -133,6 +134,13 @@ impl RelayHandle {
     /// has no route of that name. Nothing has changed then.
     pub fn replace_route(&self, route: Route) -> Result<()> {
         self.routes.replace(route)
+    }
+
+    /// Says that somebody has paused a route in the store just now. Its lanes on this node come to rest without waiting for a
+    /// heartbeat, and go on when the next one finds the route resumed. Then the destination is
+    /// [reopened](postrider_core::transport::Publisher::reopen), also if the pause was over before any heartbeat could see it.
+    pub fn route_was_paused(&self, route: &str) {
+        let _ = self.paused.send(route.into()); // a relay that has stopped has no lanes
     }
 
     /// Who this relay is in the store.
@@ -240,12 +248,14 @@ impl RelayBuilder {
             standstills: Vec::new(),
         };
         let (stop, stopping) = watch::channel(false);
+        let (paused, just_paused) = mpsc::unbounded_channel();
         let stats = Arc::new(Stats::default());
         let standstills = Arc::new(Standstills::default());
         let routes = Arc::new(Routes::new(self.routes));
         let handle = RelayHandle {
             node: node.id,
             stop: Arc::new(stop),
+            paused,
             stats: Arc::clone(&stats),
             standstills: Arc::clone(&standstills),
             routes: Arc::clone(&routes),
@@ -264,7 +274,7 @@ impl RelayBuilder {
             #[cfg(not(feature = "planted"))]
             plant: planted::Plant::None,
         };
-        Ok(Relay { supervisor: Supervisor::new(context, node, routes, stopping), handle })
+        Ok(Relay { supervisor: Supervisor::new(context, node, routes, stopping, just_paused), handle })
     }
 }
 

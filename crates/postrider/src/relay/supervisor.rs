@@ -57,6 +57,8 @@ impl Context {
 /// A lane that this node runs.
 struct Running {
     lease: Arc<Lease>,
+    /// The route whose publisher it uses: its own, or the one that a replay goes through.
+    served_by: Arc<str>,
     orders: watch::Sender<Orders>,
 }
 
@@ -65,6 +67,8 @@ pub(super) struct Supervisor {
     node: Node,
     routes: Arc<Routes>,
     stopping: watch::Receiver<bool>,
+    /// Routes that were just paused in the store.
+    paused: mpsc::UnboundedReceiver<Arc<str>>,
     /// Whether an operator has asked the node to leave, as the last heartbeat was told.
     asked_to_leave: bool,
     running: BTreeMap<LaneId, Running>,
@@ -75,13 +79,20 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(context: Context, node: Node, routes: Arc<Routes>, stopping: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(
+        context: Context,
+        node: Node,
+        routes: Arc<Routes>,
+        stopping: watch::Receiver<bool>,
+        paused: mpsc::UnboundedReceiver<Arc<str>>,
+    ) -> Self {
         let (ended_sender, ended) = mpsc::unbounded_channel();
         Self {
             context: Arc::new(context),
             node,
             routes,
             stopping,
+            paused,
             asked_to_leave: false,
             running: BTreeMap::new(),
             to_release: Vec::new(),
@@ -116,6 +127,7 @@ impl Supervisor {
                 Some((lane, ended)) = self.ended.recv() => {
                     self.lane_ended(&lane, ended).await;
                 }
+                Some(route) = self.paused.recv() => self.rest(&route),
                 () = context.sleep_until(beat_at) => {}
             }
         }
@@ -205,13 +217,24 @@ impl Supervisor {
     fn order(&self, roster: &Roster, share: &[LaneId], valid_until: Tick) {
         for (lane, running) in &self.running {
             let standing = roster.lanes.iter().find(|standing| standing.lane == *lane);
+            let rests = running.orders.borrow().rests;
             let orders = match standing {
                 Some(standing) if standing.epoch == running.lease.epoch => {
-                    Orders { valid_until, paused: standing.paused, leave: !share.contains(lane), fenced: false }
+                    Orders { valid_until, paused: standing.paused, rests, leave: !share.contains(lane), fenced: false }
                 }
-                _ => Orders { valid_until: 0, paused: false, leave: false, fenced: true },
+                _ => Orders { valid_until: 0, paused: false, rests, leave: false, fenced: true },
             };
             running.orders.send_replace(orders);
+        }
+    }
+
+    /// A route was paused in the store just now. The next heartbeat, which begins later, tells whether it still is.
+    fn rest(&self, route: &str) {
+        for running in self.running.values().filter(|running| *running.served_by == *route) {
+            running.orders.send_modify(|orders| {
+                orders.paused = true;
+                orders.rests = orders.rests.wrapping_add(1);
+            });
         }
     }
 
@@ -219,7 +242,7 @@ impl Supervisor {
         let LaneStanding { lane, served_by, paused, .. } = standing;
         let Some(route) = self.routes.follow(&served_by) else { return };
         self.context.observer.observe(&Event::LaneAcquired { lane: &lane, epoch: lease.epoch });
-        let (orders, receiver) = watch::channel(Orders { valid_until, paused, leave: false, fenced: false });
+        let (orders, receiver) = watch::channel(Orders { valid_until, paused, rests: 0, leave: false, fenced: false });
         let driver = LaneDriver {
             context: Arc::clone(&self.context),
             route,
@@ -228,7 +251,7 @@ impl Supervisor {
             settlements: 0,
         };
         let report = Report { lane: lane.clone(), ended: Ended::Crashed, sender: self.ended_sender.clone() };
-        self.running.insert(lane, Running { lease, orders });
+        self.running.insert(lane, Running { lease, served_by, orders });
         self.count_lanes();
         self.context.runtime.spawn(Box::pin(report.watch(driver)));
     }

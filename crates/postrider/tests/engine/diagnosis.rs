@@ -8,14 +8,14 @@ use postrider::{
         admin::{Actor, ParkedFilter},
         lease::Order,
         retry::RetryPolicy,
-        standstill::Reason,
+        standstill::{Reason, Standstill},
         time::Timestamp,
     },
     diagnosis::{Finding, Topics, survey, why},
     relay::OnDead,
 };
 
-use crate::support::{Broker, Place, Running, Stuck, cause, message, retries, route, until};
+use crate::support::{Broker, Place, Running, Seen, Stuck, cause, message, retries, route, until};
 
 on_every_store!(
     what_the_store_has_never_seen_is_unknown,
@@ -137,15 +137,24 @@ async fn a_destination_that_refuses_is_named(place: Place) {
 async fn a_cause_does_not_answer_for_the_time_of_another(place: Place) {
     let broker = Broker::new();
     broker.answer(|_| Outcome::Unavailable(cause("connect")));
-    one(&place, "a1");
+    let id = one(&place, "a1");
+    let place_now = place.overview().await.at;
     let relay = Running::start(&place.log, [route("all", &broker)]);
     until("an outage that lasts", async || relay.standstills().first().is_some_and(|still| still.seconds >= 2)).await;
     let changed_at = Instant::now();
-    broker.answer(|_| Outcome::Throttled(Duration::from_hours(1)));
-    let throttled = async || relay.standstills().into_iter().find(|still| still.reason == Reason::Throttled);
+    let hour = Duration::from_hours(1);
+    broker.answer(move |_| Outcome::Throttled(hour));
+    let is_throttled = |still: &Standstill| matches!(still.reason, Reason::Throttled { .. });
+    let throttled = async || relay.standstills().into_iter().find(is_throttled);
     until("the other cause", async || throttled().await.is_some()).await;
     let still = throttled().await.unwrap();
     assert!(still.seconds <= changed_at.elapsed().as_secs(), "{still} after {:?}", changed_at.elapsed());
+    // Whoever listens or asks is told when it will be over.
+    assert!(relay.observed().has(&Seen::Throttled(hour)));
+    let finding = finding(&place, id, "throttled").await;
+    let until = finding.what.split_once(" until ").expect("when").1.split_once(' ').expect("and more").0;
+    let around = |minutes| place_now.saturating_add(Duration::from_mins(minutes)).to_string();
+    assert!(*around(55) < *until && *until < *around(65), "{finding:?}");
     relay.drained().await; // which does not wait for the pause
 }
 

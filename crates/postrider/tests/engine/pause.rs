@@ -1,14 +1,18 @@
 //! Pause and resume: a paused route drains and holds; nothing is lost or doubled.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use postrider::core::{admin::Actor, log::Log};
+use postrider::{
+    Outcome,
+    core::{admin::Actor, log::Log},
+};
 
-use crate::support::{Broker, Place, Probe, Running, Stuck, route, until};
+use crate::support::{Broker, Place, Probe, Running, Seen, Stuck, cause, route, until};
 
 on_every_store!(
     a_paused_route_lets_what_is_in_flight_come_back_and_holds_the_rest,
-    a_route_that_was_paused_before_the_relay_started_waits
+    a_route_that_was_paused_before_the_relay_started_waits,
+    a_pause_that_was_over_before_any_heartbeat_saw_it_is_one
 );
 
 async fn a_paused_route_lets_what_is_in_flight_come_back_and_holds_the_rest(place: Place) {
@@ -62,4 +66,20 @@ async fn a_route_that_was_paused_before_the_relay_started_waits(place: Place) {
     until("it to arrive", async || broker.has("a1")).await;
     next.drained().await;
     assert_eq!(broker.tried(), ["a1"]);
+}
+
+async fn a_pause_that_was_over_before_any_heartbeat_saw_it_is_one(place: Place) {
+    let (broker, other) = (Broker::new(), Broker::new());
+    broker.answer(|_| Outcome::Unavailable(cause("gone")));
+    place.commit_labels(&["a1"]);
+    // The next probe is far away.
+    let hours = Duration::from_hours(1);
+    let relay = Running::start(&place.log, [route("all", &broker).breaker(hours, hours), route("other", &other)]);
+    until("the breaker to open", async || relay.observed().has(&Seen::BreakerOpened("gone".to_owned()))).await;
+    until("the other route to go on", async || other.has("a1")).await;
+    broker.accept();
+    relay.route_was_paused("all");
+    until("it to arrive", async || broker.has("a1")).await;
+    assert_eq!((broker.reopened(), other.reopened()), (1, 0));
+    relay.drained().await;
 }

@@ -446,6 +446,7 @@ fn shown((name, route, ordinal, row): Found<'_>, now: Timestamp) -> ParkedRow {
         cause: row.cause.as_ref().map(|cause| (cause.code().to_owned(), cause.detail().to_owned())),
         due_in: row.due_at.filter(|_| waits).map(|due_at| due_at.since(now)),
         age: now.since(row.parked_at),
+        parked_at: row.parked_at,
         envelope: row.record.envelope.clone(),
     }
 }

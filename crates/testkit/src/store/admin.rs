@@ -119,7 +119,8 @@ pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
 pub async fn a_node_says_why_its_lanes_stand_still(store: Arc<dyn Fixture>) {
     let owner = Owner::of(&*store, &route("r")).await;
     let cause = Cause::new("refused", "connection \"refused\"");
-    let standstill = Standstill { lane: owner.lease.lane.clone(), seconds: 7, reason: Reason::Unavailable { cause } };
+    let reason = Reason::Unavailable { cause, failing: None };
+    let standstill = Standstill { lane: owner.lease.lane.clone(), seconds: 7, reason };
     let troubled = Node { standstills: vec![standstill.clone()], ..owner.node.clone() };
     store.log().heartbeat(&troubled).await.expect("heartbeat");
     assert_eq!(overview(&*store).await.nodes[0].standstills, [standstill]);
@@ -241,6 +242,14 @@ pub async fn a_listed_row_says_how_it_stands(store: Arc<dyn Fixture>) {
     assert!(due_in <= HOUR - SHORT && due_in > HOUR / 2, "`due_in` is what is left: {due_in:?}");
     assert_eq!(rows[1].due_in, None, "a held row waits for no time");
     assert!(rows.iter().all(|row| row.age >= SHORT && row.age < HOUR), "`age` counts from the parking");
+    let now = store.now().await;
+    // Some databases keep milliseconds only.
+    let parked_for = |row: &ParkedRow| now.since(row.parked_at) + Duration::from_millis(2);
+    assert!(rows.iter().all(|row| parked_for(row) >= SHORT && parked_for(row) < HOUR), "and so does `parked_at`");
+    store.pass(SHORT).await;
+    let later = parked(&*store, &ParkedFilter::default()).await;
+    let instants = |rows: &[ParkedRow]| rows.iter().map(|row| row.parked_at).collect::<Vec<_>>();
+    assert_eq!(instants(&later), instants(&rows), "which is the same at every look");
 }
 
 /// Dead rows are grouped by route and cause, largest first.

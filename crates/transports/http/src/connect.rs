@@ -95,7 +95,7 @@ impl Connector {
             (false, _) => Ok(allowed),
             (true, Some((address, class))) => {
                 let detail = format!("{} is at {address}, which is {}; see `allow`", self.target, class.name());
-                Err(Cause::new("address-blocked", detail))
+                Err(Cause::unsent("address-blocked", detail))
             }
             (true, None) => Err(Cause::new("dns", format!("{} has no address", self.target))),
         }

@@ -21,10 +21,18 @@ pub(crate) fn is_gone(status: StatusCode) -> bool {
     status == StatusCode::GONE
 }
 
-/// Nothing goes to an endpoint that has said so.
-pub(crate) fn gone(target: &str) -> Outcome {
-    let detail = format!("{target} answered 410; nothing is sent to it until it is reopened");
-    Outcome::Unavailable(Cause::new("gone", detail))
+/// It has just said so.
+fn gone(target: &str) -> Outcome {
+    Outcome::Unavailable(Cause::new("gone", was_gone(target)))
+}
+
+/// Nothing goes to an endpoint that has said so before.
+pub(crate) fn kept_back(target: &str) -> Outcome {
+    Outcome::Unavailable(Cause::unsent("gone", was_gone(target)))
+}
+
+fn was_gone(target: &str) -> String {
+    format!("{target} answered 410; nothing is sent to it until it is reopened")
 }
 
 /// Whether an answer's body is worth reading for the cause.

@@ -113,7 +113,7 @@ impl HttpPublisher {
         };
         // Asked once it is this message's turn: a 410 may have come while it waited.
         if self.is_gone() {
-            return error::gone(&settings.shown);
+            return error::kept_back(&settings.shown);
         }
         let Some(request) = self.request(record, content) else {
             return Outcome::Rejected(Cause::new("bad-headers", "its attributes cannot stand in HTTP headers"));

@@ -119,8 +119,10 @@ async fn an_endpoint_that_is_gone_gets_nothing_until_it_is_reopened() {
     let receiver =
         Receiver::answering(move |_| status(if counted.fetch_add(1, Ordering::SeqCst) == 0 { 410 } else { 200 })).await;
     let publisher = receiver.builder().build().unwrap();
-    for _ in 0..5 {
-        assert_eq!(code(&publish(&publisher, &envelope()).await), "gone");
+    for number in 0..5 {
+        let outcome = publish(&publisher, &envelope()).await;
+        assert_eq!(code(&outcome), "gone");
+        assert!(matches!(&outcome, Outcome::Unavailable(cause) if cause.is_unsent() == (number > 0)), "{outcome:?}");
     }
     assert!(publisher.is_gone());
     assert_eq!(receiver.seen().len(), 1, "only the first one went out");

@@ -79,7 +79,7 @@ async fn outcome(publisher: &HttpPublisher) -> Outcome {
 }
 
 fn is_blocked(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Unavailable(cause) if cause.code() == "address-blocked")
+    matches!(outcome, Outcome::Unavailable(cause) if cause.code() == "address-blocked" && cause.is_unsent())
 }
 
 /// A connection stays in the listener's queue until it is accepted, so an empty queue means that there never was one.

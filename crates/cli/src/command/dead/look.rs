@@ -8,7 +8,6 @@ use postrider::{
     core::{
         admin::{ParkedFilter, ParkedRow},
         parked::ParkedState,
-        time::Timestamp,
     },
 };
 use serde_json::{Value, json};
@@ -122,25 +121,25 @@ pub(crate) struct Show {
 pub(super) async fn show(arguments: &Show) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let filter = ParkedFilter { id: Some(arguments.id), state: Some(ParkedState::Dead), ..ParkedFilter::default() };
-    let (rows, now) = (admin.parked(&filter, None, LOOK).await?, admin.overview().await?.at);
+    let rows = admin.parked(&filter, None, LOOK).await?;
     if rows.is_empty() {
         let message = format!("no route has given up message {0}; `postrider why {0}` tells where it is", arguments.id);
         return Err(Failure::new(Code::Problem, message));
     }
     arguments.output.list(
-        || rows.iter().map(|row| whole(row, now, arguments.payload)).collect(),
-        || rows.iter().map(|row| in_lines(row, now, arguments.payload)).collect::<Vec<_>>().join("\n"),
+        || rows.iter().map(|row| whole(row, arguments.payload)).collect(),
+        || rows.iter().map(|row| in_lines(row, arguments.payload)).collect::<Vec<_>>().join("\n"),
     );
     Ok(Code::Done)
 }
 
-fn in_lines(row: &ParkedRow, now: Timestamp, payload: bool) -> String {
+fn in_lines(row: &ParkedRow, payload: bool) -> String {
     let (code, detail) = row.cause.clone().unwrap_or_default();
     let mut lines = vec![
         ("route".to_owned(), row.route.to_string()),
         ("cause".to_owned(), format!("{code}: {detail}")),
         ("attempts".to_owned(), row.attempts.to_string()),
-        ("parked at".to_owned(), now.saturating_sub(row.age).to_string()),
+        ("parked at".to_owned(), row.parked_at.to_string()),
         ("blocks its key".to_owned(), if row.head { "yes" } else { "no" }.to_owned()),
     ];
     lines.extend(envelope::as_lines(&row.envelope, payload));
@@ -164,10 +163,9 @@ pub(super) async fn export(arguments: &Export) -> Outcome {
     let (mut after, mut done) = (None, 0);
     // Ends with the first page that is not full.
     loop {
-        let now = admin.overview().await?.at;
         let rows = admin.parked(&filter, after.clone(), LOOK).await?;
         for row in &rows {
-            print(format_args!("{}\n", whole(row, now, true)));
+            print(format_args!("{}\n", whole(row, true)));
         }
         done += rows.len() as u64;
         progress.at(done);
@@ -178,7 +176,7 @@ pub(super) async fn export(arguments: &Export) -> Outcome {
     }
 }
 
-fn whole(row: &ParkedRow, now: Timestamp, payload: bool) -> Value {
+fn whole(row: &ParkedRow, payload: bool) -> Value {
     let mut fields = envelope::as_json(&row.envelope, payload);
     let (code, detail) = row.cause.clone().unzip();
     fields.insert("route".into(), json!(row.route));
@@ -186,7 +184,7 @@ fn whole(row: &ParkedRow, now: Timestamp, payload: bool) -> Value {
     fields.insert("detail".into(), json!(detail));
     fields.insert("attempts".into(), json!(row.attempts));
     fields.insert("head".into(), json!(row.head));
-    fields.insert("parked_at".into(), json!(now.saturating_sub(row.age).to_string()));
+    fields.insert("parked_at".into(), json!(row.parked_at.to_string()));
     Value::Object(fields)
 }
 

@@ -121,7 +121,7 @@ fn values_that_contradict_each_other_are_refused() {
   p.toml:5: `relay.heartbeat_every` must be more than nothing and at most a third of `lease_life`
   p.toml:10: `route.lanes` a route with total order has one lane, because lanes have no order among each other
   p.toml:12: `route.name` two routes are named `a`
-  p.toml:14: `route.retry.factor` unknown key; it belongs to `route.retry`";
+  p.toml:14: `route.retry.factor` goes with `backoff = \"exponential\"`; here it is \"fixed\", which has `wait`";
     assert_eq!(told.trim_start(), expected);
 }
 

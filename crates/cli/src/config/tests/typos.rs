@@ -189,3 +189,29 @@ fn a_key_of_another_section_is_told_where_it_belongs() {
     let told = problems(&file("relay", "attempts_max"));
     assert!(told.contains("`relay.attempts_max` unknown key; it belongs to `route.retry`"), "{told}");
 }
+
+#[test]
+fn a_key_of_another_back_off_is_told_which_one_it_goes_with() {
+    let shapes = [
+        ("fixed", "first", "`backoff = \"exponential\"`; here it is \"fixed\", which has `wait`"),
+        ("fixed", "factor", "`backoff = \"exponential\"`; here it is \"fixed\", which has `wait`"),
+        (
+            "fixed",
+            "max",
+            "`backoff = \"linear\"` or `backoff = \"exponential\"`; here it is \"fixed\", which has `wait`",
+        ),
+        ("linear", "first", "`backoff = \"exponential\"`; here it is \"linear\", which has `step`, `max`"),
+        ("linear", "wait", "`backoff = \"fixed\"`; here it is \"linear\", which has `step`, `max`"),
+        (
+            "exponential",
+            "wait",
+            "`backoff = \"fixed\"`; here it is \"exponential\", which has `first`, `factor`, `max`",
+        ),
+    ];
+    for (shape, key, expected) in shapes {
+        let told = problems(&file("route.retry", &format!("backoff = \"{shape}\"\n{key}")));
+        let mine: Vec<&str> = told.lines().filter(|line| line.contains("route.retry")).collect();
+        assert_eq!(mine.len(), 1, "{told}");
+        assert!(mine[0].ends_with(&format!("`route.retry.{key}` goes with {expected}")), "{told}");
+    }
+}

@@ -1,8 +1,13 @@
 //! The breaker: what keeps a lane from hammering a destination that is down.
 //!
-//! It opens when a publish comes back `Unavailable`, waits with growing, jittered pauses and then lets a single probe
-//! through with nothing else in flight. Only a probe closes it, by any answer of the destination; late answers of batches
-//! sent before the opening neither close nor re-open it.
+//! It opens when a publish comes back `Unavailable`, or when nothing is ever known of what was sent. It waits with growing,
+//! jittered pauses and then lets a single probe through with nothing else in flight. Only a probe closes it, by any answer of
+//! the destination; late answers of batches sent before the opening neither close nor re-open it.
+//!
+//! A message that failed before and fails again says nothing new about the destination: perhaps it is the message that is
+//! bad. So the pauses are counted twice. That of messages which were tried already grows with every probe; that of others only
+//! when the destination itself refuses, or when one of them was the probe. A few bad messages on a quiet route thus keep
+//! themselves waiting for long, and nobody else.
 
 use std::time::Duration;
 
@@ -12,60 +17,103 @@ use super::Tick;
 
 pub(super) struct Breaker {
     policy: RetryPolicy,
+    /// When any message may be the probe.
     open_until: Option<Tick>,
     strikes: u32,
-    probe: Option<u32>,
+    /// When one may that was not tried yet; never later than any.
+    untried_at: Tick,
+    untried_strikes: u32,
+    probe: Option<Probe>,
+}
+
+#[derive(Clone, Copy)]
+struct Probe {
+    batch: u32,
+    untried: bool,
+}
+
+/// What may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Allowed {
+    Everything,
+    Probe,
+    /// A probe, if it is a message that was not tried yet.
+    UntriedProbe,
+    Nothing,
+}
+
+/// Why a batch that came back is taken to say that the destination takes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It was said of the destination.
+    Said,
+    /// Nothing is known of a message that was sent again and again, and nothing else went through.
+    Guessed,
 }
 
 impl Breaker {
     pub(super) fn new(first: Duration, max: Duration) -> Self {
         let backoff = Backoff::Exponential { first, factor: 2.0, max };
         let policy = RetryPolicy { attempts_max: u32::MAX, backoff, jitter: Jitter::Half };
-        Self { policy, open_until: None, strikes: 0, probe: None }
+        Self { policy, open_until: None, strikes: 0, untried_at: 0, untried_strikes: 0, probe: None }
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.open_until.is_some()
     }
 
-    /// How many messages the next batch may have: all, one as a probe, or none.
-    pub(super) fn allows(&self, now: Tick, batch_max: u32, in_flight: u32) -> u32 {
+    pub(super) fn allows(&self, now: Tick, in_flight: u32) -> Allowed {
         match self.open_until {
-            None => batch_max,
-            Some(until) if now >= until && self.probe.is_none() && in_flight == 0 => 1,
-            Some(_) => 0,
+            None => Allowed::Everything,
+            Some(_) if self.probe.is_some() || in_flight > 0 => Allowed::Nothing,
+            Some(until) if now >= until => Allowed::Probe,
+            Some(_) if now >= self.untried_at => Allowed::UntriedProbe,
+            Some(_) => Allowed::Nothing,
         }
     }
 
-    /// When a probe may go, if that is what is being waited for.
-    pub(super) fn probe_at(&self, in_flight: u32) -> Option<Tick> {
-        self.open_until.filter(|_| self.probe.is_none() && in_flight == 0)
+    /// When a probe may go, if that is what is being waited for. `untried_is_there` is asked only if it matters.
+    pub(super) fn probe_at(&self, in_flight: u32, untried_is_there: impl FnOnce() -> bool) -> Option<Tick> {
+        let until = self.open_until.filter(|_| self.probe.is_none() && in_flight == 0)?;
+        Some(if self.untried_at < until && untried_is_there() { self.untried_at } else { until })
     }
 
-    pub(super) fn sent(&mut self, batch: u32) {
+    /// A batch goes out. `untried`: its first message was not tried before.
+    pub(super) fn sent(&mut self, batch: u32, untried: bool) {
         if self.is_open() {
-            self.probe = Some(batch);
+            self.probe = Some(Probe { batch, untried });
         }
     }
 
     /// A batch came back: `answered` if the destination said anything about a message, `refused` if it took nothing.
     /// Answers whether the breaker changed.
-    pub(super) fn returned(&mut self, now: Tick, batch: u32, answered: bool, refused: bool, random: u64) -> Change {
-        let probe = self.probe == Some(batch);
-        if probe {
+    pub(super) fn returned(
+        &mut self,
+        now: Tick,
+        batch: u32,
+        answered: bool,
+        refused: Option<Refusal>,
+        random: u64,
+    ) -> Change {
+        let probe = self.probe.filter(|probe| probe.batch == batch);
+        if probe.is_some() {
             self.probe = None;
         }
-        if probe && answered {
-            (self.open_until, self.strikes) = (None, 0);
+        if probe.is_some() && answered {
+            (self.open_until, self.strikes, self.untried_strikes) = (None, 0, 0);
             return Change::Closed;
         }
-        if probe || (refused && self.open_until.is_none()) {
-            let opened = self.open_until.is_none();
-            self.strikes = self.strikes.saturating_add(1);
-            self.open_until = Some(now + super::ticks(self.policy.wait(self.strikes, random)));
-            return if opened { Change::Opened } else { Change::None };
+        let opened = self.open_until.is_none();
+        if probe.is_none() && !(refused.is_some() && opened) {
+            return Change::None;
         }
-        Change::None
+        self.strikes = self.strikes.saturating_add(1);
+        self.open_until = Some(now + super::ticks(self.policy.wait(self.strikes, random)));
+        if opened || refused == Some(Refusal::Said) || probe.is_some_and(|probe| probe.untried) {
+            self.untried_strikes = self.untried_strikes.saturating_add(1);
+            self.untried_at = now + super::ticks(self.policy.wait(self.untried_strikes, random));
+        }
+        if opened { Change::Opened } else { Change::None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Dispatch: from the ready queue into batches, in order per key.
 
-use super::{Effect, Lane, Ready, Tick, entry::NIL, entry::Source, entry::State};
+use super::{Effect, Lane, Ready, Tick, breaker::Allowed, entry::NIL, entry::Source, entry::State};
 use crate::relay::planted::Plant;
 
 impl Lane {
@@ -9,17 +9,27 @@ impl Lane {
             return;
         }
         while self.in_flight < self.options.batches_max && !self.ready.is_empty() {
-            let most = self.breaker.allows(now, self.options.batch_records_max, self.in_flight);
-            let most = most.min(self.tokens.available(now));
-            if most == 0 {
+            let tokens = self.tokens.available(now);
+            if tokens == 0 {
                 return;
             }
+            let most = match self.breaker.allows(now, self.in_flight) {
+                Allowed::Everything => self.options.batch_records_max,
+                Allowed::Probe => {
+                    self.put_untried_first(now);
+                    1
+                }
+                Allowed::UntriedProbe if self.put_untried_first(now) => 1,
+                Allowed::UntriedProbe | Allowed::Nothing => return,
+            };
+            let most = most.min(tokens);
             let members = self.gather(now, most);
             if members.is_empty() {
                 return;
             }
             self.tokens.take(u32::try_from(members.len()).expect("no more than the batch"));
             let mut records = Vec::with_capacity(members.len());
+            let untried = !self.entries.was_tried(members[0]);
             for &e in &members {
                 let entry = &mut self.entries[e];
                 entry.state = State::InFlight;
@@ -30,8 +40,32 @@ impl Lane {
             }
             let batch = self.batch_number(members);
             self.in_flight += 1;
-            self.breaker.sent(batch);
+            self.breaker.sent(batch, untried);
             out.push(Effect::Publish { batch, records });
+        }
+    }
+
+    /// What has failed already is a poor probe: it may be to blame itself. Answers whether there is another.
+    fn put_untried_first(&mut self, now: Tick) -> bool {
+        let Some(place) = self.ready.iter().position(|&ready| self.is_untried(now, ready)) else { return false };
+        let ready = self.ready.remove(place).expect("it was found there");
+        self.ready.push_front(ready);
+        true
+    }
+
+    /// Whether something waits that could go as a probe and was not tried yet.
+    pub(super) fn untried_is_ready(&self, now: Tick) -> bool {
+        self.ready.iter().any(|&ready| self.is_untried(now, ready))
+    }
+
+    fn is_untried(&self, now: Tick, ready: Ready) -> bool {
+        let may = |e| !self.entries.was_tried(e) && !self.held_back_by_drain(e) && !self.is_expired(now, e);
+        match ready {
+            Ready::Loose(e) => may(e),
+            Ready::Line(l) => {
+                let line = &self.lines[l];
+                line.head != NIL && line.barrier == NIL && self.may_go(l, line.head) && may(line.head)
+            }
         }
     }
 

@@ -74,11 +74,13 @@ pub(super) struct Trouble {
     pub(super) unknowns: u32,
     pub(super) durables_before: u64,
     pub(super) expires_at: Tick,
+    /// It was sent, and did not go through.
+    pub(super) tried: bool,
 }
 
 impl Default for Trouble {
     fn default() -> Self {
-        Self { due: 0, cause: None, unknowns: 0, durables_before: 0, expires_at: Tick::MAX }
+        Self { due: 0, cause: None, unknowns: 0, durables_before: 0, expires_at: Tick::MAX, tried: false }
     }
 }
 
@@ -134,6 +136,11 @@ impl Entries {
 
     pub(super) fn trouble_of(&self, e: u32) -> Option<&Trouble> {
         self.troubles.get(&e)
+    }
+
+    /// Whether it has failed before, as far as this lane or its stored row knows.
+    pub(super) fn was_tried(&self, e: u32) -> bool {
+        self[e].attempts > 0 || (self[e].troubled && self.trouble_of(e).is_some_and(|trouble| trouble.tried))
     }
 
     #[inline]

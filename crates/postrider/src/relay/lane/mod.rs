@@ -42,6 +42,7 @@ use std::{
 };
 
 use postrider_core::{
+    envelope::MessageId,
     log::{PageLimit, Record, RecordRef, Settlement},
     parked::{BlockedKey, Cause, DueLimit, Ordinal, Parked},
     retry::RetryPolicy,
@@ -53,6 +54,7 @@ use self::{
     commit::Control,
     entry::{Entries, NIL, Source, State},
     line::Lines,
+    outcome::Outage,
     window::Window,
 };
 use super::planted::Plant;
@@ -152,6 +154,10 @@ pub(crate) enum Note {
         cause: Cause,
     },
     BreakerClosed,
+    /// The destination asks for a pause. Said when it begins, and when it becomes a longer one.
+    Throttled {
+        pause: Duration,
+    },
     /// A named limit keeps the cursor from passing this record. Said once until the cursor moves again.
     Stalled {
         record: RecordRef,
@@ -205,7 +211,9 @@ pub(crate) struct Lane {
     furthest: u64,
     breaker: Breaker,
     /// What opened the breaker, or what the last probe said.
-    outage: Option<Cause>,
+    outage: Option<Outage>,
+    /// Messages of which nothing is known although they were sent, since anything last went through.
+    failing: HashSet<MessageId>,
     paused_until: Tick,
     tokens: dispatch::Tokens,
 
@@ -252,6 +260,7 @@ impl Lane {
             furthest: 0,
             breaker,
             outage: None,
+            failing: HashSet::new(),
             paused_until: 0,
             tokens: dispatch::Tokens::new(options.rate),
             control: Control::Idle,
@@ -395,7 +404,7 @@ impl Lane {
             at = at.min(self.read_at);
         }
         if !self.ready.is_empty() && self.in_flight < self.options.batches_max {
-            let probe = self.breaker.probe_at(self.in_flight);
+            let probe = self.breaker.probe_at(self.in_flight, || self.untried_is_ready(now));
             let open = if self.breaker.is_open() { probe.unwrap_or(Tick::MAX) } else { now };
             at = at.min(open.max(self.paused_until).max(self.tokens.next_at()));
         }

@@ -9,7 +9,10 @@
 //! | unknown | goes again after a moment, under the same id | see below | waits |
 //!
 //! A message whose outcome is unknown again and again while others go through is taken for rejected; if nothing goes
-//! through, for an outage. Otherwise one message that always times out would stop the lane without a cause.
+//! through, for an outage. Otherwise one message that always times out would stop the lane without a cause. That outage is a
+//! guess, and is told as one.
+
+use std::time::Duration;
 
 use postrider_core::{
     parked::{Cause, Ordinal, Parked},
@@ -18,11 +21,14 @@ use postrider_core::{
 
 use super::{
     Lane, Note, Ready, Tick,
-    breaker::Change,
+    breaker::{Change, Refusal},
     entry::{NIL, Source, State},
     ticks,
 };
 use crate::relay::planted::Plant;
+
+/// Answers of batches that were in flight together ask for the same pause, a moment later.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// A batch has come back, with one outcome for each of its messages.
@@ -68,6 +74,9 @@ impl Lane {
 
     fn durable(&mut self, now: Tick, e: u32) {
         self.counts.durable += 1;
+        if !self.failing.is_empty() {
+            self.failing.clear();
+        }
         let (l, ordinal) = (self.entries[e].line, Ordinal(self.entries[e].place));
         match self.entries[e].source {
             Source::Log => {
@@ -102,7 +111,7 @@ impl Lane {
             }
             Outcome::Throttled(after) => {
                 answer.answered = true;
-                self.paused_until = self.paused_until.max(now + ticks(after.min(THROTTLE_MAX)));
+                self.throttled(now, after.min(THROTTLE_MAX));
                 false
             }
             Outcome::Unavailable(cause) if self.planted(Plant::AttemptsWhileOpen) => {
@@ -110,16 +119,28 @@ impl Lane {
                 true
             }
             Outcome::Unavailable(cause) => {
-                answer.refused.get_or_insert(cause);
+                self.entries.trouble(e).tried = true;
+                answer.outage.get_or_insert(Outage { cause, guessed: false });
                 false
             }
             Outcome::Unknown(cause) => self.unknown(now, e, cause, answer),
         }
     }
 
+    /// The lane rests until then. Told when it begins, and if it becomes longer by more than the moment between two answers.
+    fn throttled(&mut self, now: Tick, pause: Duration) {
+        let until = now + ticks(pause);
+        if self.paused_until <= now || until > self.paused_until + ticks(TOLD_AGAIN_AFTER) {
+            self.notes.push(Note::Throttled { pause });
+        }
+        self.paused_until = self.paused_until.max(until);
+    }
+
     fn unknown(&mut self, now: Tick, e: u32, cause: Cause, answer: &mut Answer) -> bool {
         let durable = self.counts.durable;
+        self.failing.insert(self.entries.record(e).envelope.id);
         let trouble = self.entries.trouble(e);
+        trouble.tried = true;
         if trouble.unknowns == 0 {
             trouble.durables_before = durable;
         }
@@ -141,11 +162,12 @@ impl Lane {
             self.rejected(now, e, Cause::new("result-unknown", detail));
             return true;
         }
-        answer.refused.get_or_insert(cause);
+        answer.outage.get_or_insert(Outage { cause, guessed: true });
         false
     }
 
     fn rejected(&mut self, now: Tick, e: u32, cause: Cause) {
+        self.failing.remove(&self.entries.record(e).envelope.id);
         self.entries[e].attempts += 1;
         let attempts = self.entries[e].attempts;
         let attempts_max = self.entries.record(e).envelope.attempts_max.unwrap_or(self.options.retry.attempts_max);
@@ -278,24 +300,24 @@ impl Lane {
 
     fn tell_breaker(&mut self, now: Tick, batch: u32, answer: Answer) {
         let random = self.chance();
-        let change = self.breaker.returned(now, batch, answer.answered, answer.refused.is_some(), random);
+        let change = self.breaker.returned(now, batch, answer.answered, answer.refusal(), random);
         let told = self.outage.clone();
-        if let Some(cause) = &answer.refused {
-            self.outage = Some(cause.clone());
+        if let Some(outage) = &answer.outage {
+            self.outage = Some(outage.clone());
         }
         match change {
             Change::None => {
                 // One who is gone for good may first have been down for a while, and somebody has to hear of it.
-                if let (Some(told), Some(cause)) = (told, answer.refused)
-                    && told.code() != cause.code()
+                if let (Some(told), Some(outage)) = (told, answer.outage)
+                    && told.cause.code() != outage.cause.code()
                     && self.breaker.is_open()
                 {
-                    self.notes.push(Note::OutageChanged { cause });
+                    self.notes.push(Note::OutageChanged { cause: outage.cause });
                 }
             }
             Change::Opened => {
-                let cause =
-                    answer.refused.unwrap_or_else(|| Cause::new("unavailable", "the destination does not answer"));
+                let silent = || Cause::new("unavailable", "the destination does not answer");
+                let cause = answer.outage.map_or_else(silent, |outage| outage.cause);
                 self.notes.push(Note::BreakerOpened { cause });
             }
             Change::Closed => {
@@ -313,8 +335,17 @@ impl Lane {
 
     /// It is not published, and leaves a record of that.
     pub(super) fn give_up_expired(&mut self, now: Tick, e: u32) {
+        self.failing.remove(&self.entries.record(e).envelope.id);
         self.give_up(now, e, Cause::new("expired", "its expires_at had passed before it could be published"), false);
     }
+}
+
+/// Why nothing goes through.
+#[derive(Clone, Debug)]
+pub(super) struct Outage {
+    pub(super) cause: Cause,
+    /// The destination has not said so: nothing is known of what was sent, and nothing else went through.
+    pub(super) guessed: bool,
 }
 
 /// What a batch says about the destination.
@@ -323,7 +354,13 @@ struct Answer {
     /// It said something about a message.
     answered: bool,
     /// It took nothing, and why.
-    refused: Option<Cause>,
+    outage: Option<Outage>,
     /// Lines with a failure.
     failed: Vec<u32>,
+}
+
+impl Answer {
+    fn refusal(&self) -> Option<Refusal> {
+        self.outage.as_ref().map(|outage| if outage.guessed { Refusal::Guessed } else { Refusal::Said })
+    }
 }

@@ -11,11 +11,13 @@ impl Lane {
     /// What keeps the cursor where it is; `None` if there is nothing that it could pass.
     pub(crate) fn waits_for(&mut self, now: Tick) -> Option<Reason> {
         if self.breaker.is_open() {
+            let failing = self.outage.as_ref().filter(|outage| outage.guessed).map(|_| self.failing.len() as u64);
             let silent = || Cause::new("unavailable", "the destination does not answer");
-            return Some(Reason::Unavailable { cause: self.outage.clone().unwrap_or_else(silent) });
+            let cause = self.outage.as_ref().map_or_else(silent, |outage| outage.cause.clone());
+            return Some(Reason::Unavailable { cause, failing });
         }
         if self.paused_until > now {
-            return Some(Reason::Throttled);
+            return Some(Reason::Throttled { seconds_left: Some((self.paused_until - now).div_ceil(1_000_000)) });
         }
         let done = self.window.count_done(&self.entries);
         let e = self.window.get(done).or_else(|| self.window.get(0))?;

@@ -314,6 +314,77 @@ fn an_open_breaker_lets_one_probe_through_at_a_time_and_waits_ever_longer() {
     assert_eq!(closed.labels().len(), 2, "the others go at once");
 }
 
+/// Until the breaker is open and so many probes have failed.
+fn probe_in_vain(lane: &mut Lane, mut now: Tick, outcome: &Outcome, probes: usize) -> Tick {
+    let mut failed = 0;
+    loop {
+        let open = lane.breaker_is_open();
+        let asked = poll(lane, now);
+        failed += usize::from(open && !asked.published.is_empty());
+        answer(lane, now, &asked, outcome);
+        if lane.breaker_is_open() && failed >= probes {
+            return now;
+        }
+        now = lane.wake_at(now);
+    }
+}
+
+#[test]
+fn a_few_bad_messages_on_a_quiet_route_keep_nobody_else_waiting() {
+    let mut lane = lane(options(), &["a1", "b1"]);
+    let now = probe_in_vain(&mut lane, 0, &Outcome::Unknown(cause()), 10);
+    assert!(poll(&mut lane, now + ticks(15 * MS)).labels().is_empty(), "they themselves wait for long by now");
+    read(&mut lane, now + ticks(15 * MS), &["c1"]);
+    let asked = poll(&mut lane, now + ticks(15 * MS));
+    assert_eq!(asked.labels(), ["c1"], "it has not failed, so it is the next probe, and at once");
+    answer(&mut lane, now + ticks(15 * MS), &asked, &Outcome::Durable);
+    let closed = poll(&mut lane, now + ticks(15 * MS));
+    assert!(closed.notes.iter().any(|note| matches!(note, Note::BreakerClosed)));
+}
+
+#[test]
+fn a_destination_that_is_down_is_probed_ever_more_seldom_also_with_new_messages() {
+    for down in [Outcome::Unavailable(cause()), Outcome::Unknown(cause())] {
+        let mut lane = lane(LaneOptions { page_records_max: 30, ..options() }, &["a1"]);
+        let mut now = probe_in_vain(&mut lane, 0, &down, 0);
+        let new: Vec<String> = ('b'..='z').map(|key| format!("{key}1")).collect();
+        read(&mut lane, now, &new.iter().map(String::as_str).collect::<Vec<_>>());
+        for longest in [10, 20, 40, 40, 40] {
+            let failed_at = now;
+            let wake_at = lane.wake_at(now);
+            now = probe_in_vain(&mut lane, wake_at, &down, 1);
+            assert!(now - failed_at >= ticks(longest * MS) / 2, "at least half of {longest} ms: {down:?}");
+        }
+    }
+}
+
+#[test]
+fn an_outage_that_nobody_has_told_of_is_a_guess() {
+    let said = |outcome: &Outcome| {
+        let mut lane = lane(options(), &["a1", "b1"]);
+        let now = probe_in_vain(&mut lane, 0, outcome, 3);
+        lane.waits_for(now)
+    };
+    let failing = Some(Reason::Unavailable { cause: cause(), failing: Some(2) });
+    assert_eq!(said(&Outcome::Unknown(cause())), failing, "it may be both of the messages");
+    let down = Some(Reason::Unavailable { cause: cause(), failing: None });
+    assert_eq!(said(&Outcome::Unavailable(cause())), down);
+}
+
+#[test]
+fn a_pause_that_is_asked_for_is_told_once() {
+    let hour = Duration::from_hours(1);
+    let mut lane = lane(options(), &["a1", "b1"]);
+    let asked = poll(&mut lane, 0);
+    answer(&mut lane, 0, &asked, &Outcome::Throttled(hour));
+    let told = poll(&mut lane, 0).notes;
+    assert!(matches!(told[..], [Note::Throttled { pause }] if pause == hour), "{told:?}");
+    assert_eq!(lane.waits_for(ticks(MS)), Some(Reason::Throttled { seconds_left: Some(3600) }));
+    let asked = poll(&mut lane, ticks(hour));
+    answer(&mut lane, ticks(hour), &asked, &Outcome::Throttled(MS));
+    assert_eq!(poll(&mut lane, ticks(hour)).notes.len(), 1, "and so is the next one");
+}
+
 #[test]
 fn what_a_run_did_not_publish_goes_again_in_order() {
     let runs = LaneOptions { run_max: 3, batch_records_max: 3, ..options() };
@@ -460,7 +531,7 @@ fn a_lane_tells_what_it_waits_for() {
     let asked = poll(&mut lane, 0);
     assert_eq!(state(&mut lane, 0), (MessageState::Answer, 0, None));
     answer(&mut lane, 0, &asked, &Outcome::Throttled(Duration::from_secs(1)));
-    assert_eq!(lane.waits_for(0), Some(Reason::Throttled));
+    assert_eq!(lane.waits_for(0), Some(Reason::Throttled { seconds_left: Some(1) }));
     let later = ticks(Duration::from_secs(2));
     let asked = poll(&mut lane, later);
     answer(&mut lane, later, &asked, &rejected());

@@ -1,6 +1,9 @@
 //! Remembers what a relay tells.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use postrider::{
     MessageId,
@@ -18,6 +21,7 @@ pub(crate) enum Seen {
     OutageChanged(String),
     BreakerClosed,
     BreakerForgotten,
+    Throttled(Duration),
     Stalled(MessageId, &'static str),
     StoreFailed(&'static str),
     RouteForgotten(String),
@@ -57,6 +61,7 @@ impl Observer for Observed {
             Event::OutageChanged { cause, .. } => Seen::OutageChanged(cause.code().to_owned()),
             Event::BreakerClosed { .. } => Seen::BreakerClosed,
             Event::BreakerForgotten { .. } => Seen::BreakerForgotten,
+            Event::Throttled { pause, .. } => Seen::Throttled(*pause),
             Event::Stalled { id, limit, .. } => Seen::Stalled(*id, limit),
             Event::StoreFailed { operation, .. } => Seen::StoreFailed(operation),
             Event::RouteForgotten { route } => Seen::RouteForgotten((*route).to_owned()),

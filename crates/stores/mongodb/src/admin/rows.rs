@@ -104,6 +104,7 @@ fn shown(row: Document, heads: &HashMap<(String, i64), i64>, now: Timestamp) -> 
     let (route, place) = (text(&row, "route")?.to_owned(), long(&row, "ordinal")?);
     let line = long_opt(&row, "key_hash").filter(|_| is_true(&row, "in_line")).map(|key| (route.clone(), key));
     let detail = text_opt(&row, "cause_detail").unwrap_or_default().to_owned();
+    let parked_at = Timestamp::from_micros(long(&row, "parked_at")?);
     Ok(ParkedRow {
         route: route.into(),
         ordinal: ordinal(place),
@@ -112,7 +113,8 @@ fn shown(row: Document, heads: &HashMap<(String, i64), i64>, now: Timestamp) -> 
         attempts: int(&row, "attempts")?,
         cause: text_opt(&row, "cause_code").map(|code| (code.to_owned(), detail)),
         due_in: due_at.filter(|_| waits).map(|at| at.since(now)),
-        age: now.since(Timestamp::from_micros(long(&row, "parked_at")?)),
+        age: now.since(parked_at),
+        parked_at,
         envelope: envelope(row),
     })
 }

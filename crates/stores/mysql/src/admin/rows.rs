@@ -105,6 +105,7 @@ fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {
     let due_at = get::<Option<i64>>(row, 7)?.map(Timestamp::from_micros);
     let code: Option<String> = get(row, 5)?;
     let detail: Option<String> = get(row, 6)?;
+    let parked_at = Timestamp::from_micros(get(row, 8)?);
     Ok(ParkedRow {
         route: get::<String>(row, 0)?.into(),
         ordinal: ordinal(get(row, 1)?),
@@ -113,7 +114,8 @@ fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {
         attempts: get(row, 4)?,
         cause: code.map(|code| (code, detail.unwrap_or_default())),
         due_in: due_at.filter(|_| waits).map(|at| at.since(now)),
-        age: now.since(Timestamp::from_micros(get(row, 8)?)),
+        age: now.since(parked_at),
+        parked_at,
         envelope: envelope(row, 9)?.0,
     })
 }

@@ -115,6 +115,7 @@ fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {
     let due_at: Option<Instant> = row.try_get(7)?;
     let code: Option<String> = row.try_get(5)?;
     let detail: Option<String> = row.try_get(6)?;
+    let parked_at = row.try_get::<_, Instant>(8)?.0;
     Ok(ParkedRow {
         route: row.try_get::<_, &str>(0)?.into(),
         ordinal: ordinal(row.try_get(1)?),
@@ -123,7 +124,8 @@ fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {
         attempts: unsigned(row.try_get(4)?),
         cause: code.map(|code| (code, detail.unwrap_or_default())),
         due_in: due_at.filter(|_| waits).map(|at| at.0.since(now)),
-        age: now.since(row.try_get::<_, Instant>(8)?.0),
+        age: now.since(parked_at),
+        parked_at,
         envelope: envelope(row, 9)?.0,
     })
 }

@@ -97,6 +97,7 @@ fn shown(row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
     let waits = matches!(state, ParkedState::Scheduled | ParkedState::Retrying);
     let due_at: Option<i64> = row.get(7)?;
     let code: Option<String> = row.get(5)?;
+    let parked_at = Timestamp::from_micros(row.get(8)?);
     Ok(ParkedRow {
         route: row.get::<_, String>(0)?.into(),
         ordinal: ordinal(row.get(1)?),
@@ -105,7 +106,8 @@ fn shown(row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
         attempts: row.get(4)?,
         cause: code.map(|code| Ok::<_, rusqlite::Error>((code, row.get(6)?))).transpose()?,
         due_in: due_at.filter(|_| waits).map(|at| Timestamp::from_micros(at).since(now)),
-        age: now.since(Timestamp::from_micros(row.get(8)?)),
+        age: now.since(parked_at),
+        parked_at,
         envelope: envelope(row, 9)?.0,
     })
 }
