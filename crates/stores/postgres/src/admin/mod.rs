@@ -164,6 +164,10 @@ impl StoreAdmin for PostgresStore {
         look!(self, "read the audit record", |db| act::audit(&db, limit))
     }
 
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        look!(self, "read the audit record", |db| act::audit_of(&db, id, limit))
+    }
+
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         Box::pin(async move {
             doctor::examine(self, thresholds).await.map_err(|fault| fault.into_error("examine the store"))
