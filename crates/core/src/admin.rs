@@ -496,6 +496,12 @@ pub trait StoreAdmin: Send + Sync {
     /// Everything on one screen.
     fn overview(&self) -> BoxFuture<'_, Result<Overview>>;
 
+    /// Whether whoever looks may see headers and payloads. Where not, the envelopes that are shown have neither, and everything
+    /// else is shown all the same.
+    fn sees_contents(&self) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(std::future::ready(Ok(true)))
+    }
+
     /// Parked rows that match, by route and ordinal, behind `after`, at most `limit`.
     fn parked<'a>(
         &'a self,

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 
 use super::{One, unknown};
 use crate::{
-    command::{envelope, why::in_lines},
+    command::{
+        envelope::{self, Contents},
+        why::in_lines,
+    },
     exit::{Code, Outcome},
     table::{Table, printable},
 };
@@ -32,6 +35,7 @@ struct Step {
 
 pub(super) async fn run(one: &One) -> Outcome {
     let admin = one.store.open().await?.admin;
+    let contents = Contents::of(&*admin, one.payload).await?;
     let (trace, overview) = (admin.message(one.id).await?, admin.overview().await?);
     let Some(envelope) =
         trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope))
@@ -49,7 +53,7 @@ pub(super) async fn run(one: &One) -> Outcome {
     one.output.object(
         || {
             let steps: Vec<Value> = steps.iter().map(Step::json).collect();
-            let mut fields = envelope::as_json(envelope, one.payload);
+            let mut fields = envelope::as_json(envelope, contents);
             fields.insert("steps".into(), steps.into());
             fields.insert("findings".into(), json!(findings));
             Value::Object(fields)
@@ -63,7 +67,7 @@ pub(super) async fn run(one: &One) -> Outcome {
             }
             let mut text = format!("message {} ({})\n{table}", one.id, printable(&envelope.name));
             if one.payload {
-                let lines = envelope::contents_as_lines(envelope, true);
+                let lines = envelope::contents_as_lines(envelope, contents);
                 text.extend(lines.iter().map(|(name, value)| format!("{}: {}\n", printable(name), printable(value))));
             }
             findings.iter().for_each(|finding| text.push_str(&in_lines(finding)));

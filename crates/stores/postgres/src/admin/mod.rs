@@ -59,7 +59,8 @@ macro_rules! look {
     };
 }
 
-/// One change by an operator in one transaction, and a hint to the relays of this process.
+/// One change by an operator in one transaction, and a hint to the relays of this process. As everywhere, one that wrote the
+/// same checkpoint as somebody else is tried again; a lock that somebody keeps is not waited for without end.
 macro_rules! act {
     ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
         Box::pin(async move {
@@ -92,6 +93,10 @@ macro_rules! act {
 impl StoreAdmin for PostgresStore {
     fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
         look!(self, "overview", |db| overview::overview(&db, self.block_bits()))
+    }
+
+    fn sees_contents(&self) -> BoxFuture<'_, Result<bool>> {
+        look!(self, "look at privileges", |db| rows::sees_contents(&db))
     }
 
     fn parked<'a>(
