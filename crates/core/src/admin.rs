@@ -260,6 +260,29 @@ impl ParkedFilter {
     }
 }
 
+impl ParkedFilter {
+    /// What the audit record says of the rows that were changed together: one subject per entry, each with the ids of its
+    /// messages, so that what became of one of many can be told later. Nothing changed is nothing to note.
+    #[must_use]
+    pub fn subjects(&self, changed: &[MessageId]) -> Vec<String> {
+        if self.id.is_some() {
+            let rows = changed.len();
+            return if rows > 0 { vec![format!("{rows} rows of {self}")] } else { Vec::new() };
+        }
+        let subject = |messages: &[MessageId]| {
+            let ids: Vec<String> = messages.iter().map(ToString::to_string).collect();
+            format!("{} rows of {self}{MESSAGES}{}", messages.len(), ids.join(" "))
+        };
+        changed.chunks(MESSAGES_PER_ENTRY).map(subject).collect()
+    }
+}
+
+/// An entry of the audit record names no more messages than this; a change of more rows has several entries.
+pub const MESSAGES_PER_ENTRY: usize = 100;
+
+/// What stands before the ids of an entry about several messages. They come last, and ids hold no comma.
+const MESSAGES: &str = ", messages ";
+
 /// As an operator would say it: `state dead, route billing`, or `all`.
 impl fmt::Display for ParkedFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -388,6 +411,32 @@ pub struct AuditEntry {
 }
 
 impl AuditEntry {
+    /// Whether it names this message, alone or among others.
+    #[must_use]
+    pub fn names(&self, id: MessageId) -> bool {
+        let is_it = |text: &str| text.parse().is_ok_and(|named: MessageId| named == id);
+        self.message() == Some(id) || self.messages().is_some_and(|ids| ids.split(' ').any(is_it))
+    }
+
+    /// Whether it tells which messages it is about. What was changed together before entries did so has none.
+    #[must_use]
+    pub fn names_messages(&self) -> bool {
+        self.message().is_some() || self.messages().is_some()
+    }
+
+    /// What it is about without the ids of many messages: for a line on a screen.
+    #[must_use]
+    pub fn in_short(&self) -> &str {
+        self.messages().map_or(&*self.subject, |ids| &self.subject[..self.subject.len() - ids.len() - MESSAGES.len()])
+    }
+
+    /// The ids of an entry about several messages.
+    fn messages(&self) -> Option<&str> {
+        let changes_rows = matches!(self.action.as_str(), "redrive" | "discard");
+        let (_, ids) = self.subject.rsplit_once(MESSAGES).filter(|_| changes_rows)?;
+        ids.split(' ').all(|text| text.parse::<MessageId>().is_ok()).then_some(ids)
+    }
+
     /// The message that it is about, if it is about one alone, although it may name its route too.
     #[must_use]
     pub fn message(&self) -> Option<MessageId> {
@@ -411,7 +460,7 @@ impl AuditEntry {
     #[must_use]
     pub fn takes(&self, row: &ParkedRow) -> bool {
         let of_route = self.route().is_none_or(|route| route == &*row.route);
-        let of_message = self.message().is_none_or(|id| id == row.envelope.id);
+        let of_message = !self.names_messages() || self.names(row.envelope.id);
         let own_key = row.envelope.key.as_ref();
         let of_key = self.said_of("key").is_none_or(|key| own_key.is_some_and(|own| own.as_str() == key));
         let places = self.said_of("places").and_then(|places| places.split_once(" to "));
@@ -429,7 +478,7 @@ impl AuditEntry {
             |text: &str| PARTS.iter().any(|kind| text.strip_prefix(kind).is_some_and(|rest| rest.starts_with(' ')));
         let subject = match self.action.as_str() {
             "replay" => self.subject.split_once(": ").map_or("", |(_, filter)| filter),
-            _ => self.subject.split_once(" rows of ").map_or(&*self.subject, |(_, filter)| filter),
+            _ => self.in_short().split_once(" rows of ").map_or(self.in_short(), |(_, filter)| filter),
         };
         let mut rest = Some(subject);
         std::iter::from_fn(move || {
@@ -448,6 +497,12 @@ impl AuditEntry {
 pub trait StoreAdmin: Send + Sync {
     /// Everything on one screen.
     fn overview(&self) -> BoxFuture<'_, Result<Overview>>;
+
+    /// Whether whoever looks may see headers and payloads. Where not, the envelopes that are shown have neither, and everything
+    /// else is shown all the same.
+    fn sees_contents(&self) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(std::future::ready(Ok(true)))
+    }
 
     /// Parked rows that match, by route and ordinal, behind `after`, at most `limit`.
     fn parked<'a>(
@@ -572,6 +627,10 @@ pub trait StoreAdmin: Send + Sync {
     /// What was done, newest first.
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
 
+    /// What was done to one message, by name or together with others, newest first: the entries that
+    /// [name](AuditEntry::names) it, at most `limit`. A look through the whole record, for people.
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>>;
+
     /// What an operator should know of the store and of what is below it, worst first. A store in good health has no
     /// finding with [`Severity::Error`](crate::doctor::Severity::Error). Changes nothing.
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>>;
@@ -614,5 +673,39 @@ mod tests {
         assert_eq!(odd.message(), Some(id));
         let replay = AuditEntry { action: "replay".to_owned(), ..about("eu:billing#replay-1: key a:1, to rebuild") };
         assert_eq!((replay.said_of("key"), replay.said_of("to")), (Some("a:1"), Some("rebuild")));
+    }
+
+    #[test]
+    fn an_entry_names_each_of_many_messages() {
+        let ids: Vec<MessageId> = (0..=MESSAGES_PER_ENTRY).map(|_| MessageId::generate()).collect();
+        let filter = ParkedFilter {
+            route: Some("billing".into()),
+            key: Some("a, messages b".into()),
+            ..ParkedFilter::default()
+        };
+        let subjects = filter.subjects(&ids);
+        let entry = |subject: &String| AuditEntry {
+            at: Timestamp::from_micros(0),
+            actor: Actor::new("ada"),
+            action: "discard".to_owned(),
+            subject: subject.clone(),
+        };
+        let entries: Vec<AuditEntry> = subjects.iter().map(entry).collect();
+        assert_eq!(entries.len(), 2, "no entry is longer than is said");
+        for (number, id) in ids.iter().enumerate() {
+            let named: Vec<bool> = entries.iter().map(|entry| entry.names(*id)).collect();
+            assert_eq!(named, [number < MESSAGES_PER_ENTRY, number >= MESSAGES_PER_ENTRY], "{number}");
+        }
+        assert!(!entries[0].names(MessageId::generate()) && entries[0].names_messages());
+        assert_eq!((entries[1].route(), entries[1].said_of("key")), (Some("billing"), Some("a, messages b")));
+        assert_eq!(entries[1].in_short(), "1 rows of route billing, key a, messages b");
+        assert_eq!(entries[1].message(), None);
+
+        let one = ParkedFilter { id: Some(ids[0]), ..ParkedFilter::default() };
+        assert_eq!(one.subjects(&ids[..1]), [format!("1 rows of message {}", ids[0])], "said once");
+        assert!(entry(&one.subjects(&ids[..1])[0]).names(ids[0]));
+        assert_eq!((one.subjects(&[]), filter.subjects(&[])), (Vec::<String>::new(), Vec::new()));
+        let before = entry(&"5 rows of route billing, key a, messages b".to_owned());
+        assert!(!before.names_messages() && before.in_short() == before.subject);
     }
 }

@@ -2,7 +2,7 @@
 //! transaction.
 
 use clap::Subcommand;
-use postrider::core::admin::AuditEntry;
+use postrider::{MessageId, core::admin::AuditEntry};
 use serde_json::json;
 
 use super::store::StoreArguments;
@@ -16,6 +16,9 @@ use crate::{
 pub(crate) enum Action {
     /// What was done, newest first.
     List {
+        /// Only what was done to this message, by name or together with others.
+        #[arg(long, value_name = "MESSAGE ID")]
+        id: Option<MessageId>,
         /// At most this many.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
@@ -27,8 +30,12 @@ pub(crate) enum Action {
 }
 
 pub(crate) async fn run(action: &Action) -> Outcome {
-    let Action::List { limit, store, output } = action;
-    let entries = store.open().await?.admin.audit(*limit).await?;
+    let Action::List { id, limit, store, output } = action;
+    let admin = store.open().await?.admin;
+    let entries = match id {
+        Some(id) => admin.audit_of(*id, *limit).await?,
+        None => admin.audit(*limit).await?,
+    };
     let as_json = |entry: &AuditEntry| {
         json!({
             "at": entry.at.to_string(), "actor": entry.actor.name, "action": entry.action,
@@ -44,7 +51,7 @@ pub(crate) async fn run(action: &Action) -> Outcome {
                     entry.at.to_string(),
                     entry.actor.name.clone(),
                     entry.action.clone(),
-                    entry.subject.clone(),
+                    entry.in_short().to_owned(),
                     or_dash(entry.actor.reason.as_ref()),
                 ]);
             }

@@ -2,12 +2,44 @@
 //! they are shown only where they were asked for.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use postrider::{Envelope, core::time::Timestamp};
+use postrider::{
+    Envelope,
+    core::{admin::StoreAdmin, time::Timestamp},
+};
 use serde_json::{Map, Value, json};
 
-/// The fields of an envelope, with `contents` also headers and payload. A payload that is JSON stands there as it is, under
+use crate::exit::{Code, Failure, Outcome};
+
+/// What becomes of headers and payload.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// They were asked for.
+    Shown,
+    /// They were not; how much there is of them is told.
+    Measured,
+    /// Whoever looks may not see them.
+    Hidden,
+}
+
+impl Contents {
+    /// What this store shows of them. Whoever asks for what they may not see is refused, for an empty payload would be taken
+    /// for the message's own.
+    pub(super) async fn of(admin: &dyn StoreAdmin, asked: bool) -> Outcome<Self> {
+        match (admin.sees_contents().await?, asked) {
+            (true, true) => Ok(Self::Shown),
+            (true, false) => Ok(Self::Measured),
+            (false, false) => Ok(Self::Hidden),
+            (false, true) => Err(Failure::new(
+                Code::Refused,
+                "this role may not see headers and payloads; ask without them, or connect as the role of the relay",
+            )),
+        }
+    }
+}
+
+/// The fields of an envelope, with headers and payload if they are shown. A payload that is JSON stands there as it is, under
 /// `payload`; any other under `payload_base64`.
-pub(super) fn as_json(envelope: &Envelope, contents: bool) -> Map<String, Value> {
+pub(super) fn as_json(envelope: &Envelope, contents: Contents) -> Map<String, Value> {
     let Envelope { id, topic, name, key, headers, deliver_at, expires_at, attempts_max, .. } = envelope;
     let instant = |at: &Option<Timestamp>| at.map(|at| at.to_string());
     let Value::Object(mut fields) = json!({
@@ -18,11 +50,11 @@ pub(super) fn as_json(envelope: &Envelope, contents: bool) -> Map<String, Value>
         "deliver_at": instant(deliver_at),
         "expires_at": instant(expires_at),
         "attempts_max": attempts_max,
-        "payload_bytes": envelope.payload.len(),
+        "payload_bytes": (contents != Contents::Hidden).then_some(envelope.payload.len()),
     }) else {
         unreachable!("it is written as an object")
     };
-    if contents {
+    if contents == Contents::Shown {
         let headers: Map<String, Value> =
             headers.decode().unwrap_or_default().into_iter().map(|(name, value)| (name, value.into())).collect();
         fields.insert("headers".to_owned(), headers.into());
@@ -35,7 +67,7 @@ pub(super) fn as_json(envelope: &Envelope, contents: bool) -> Map<String, Value>
 }
 
 /// The same as lines of `name  value`.
-pub(super) fn as_lines(envelope: &Envelope, contents: bool) -> Vec<(String, String)> {
+pub(super) fn as_lines(envelope: &Envelope, contents: Contents) -> Vec<(String, String)> {
     let Envelope { id, topic, name, key, deliver_at, expires_at, attempts_max, .. } = envelope;
     let mut lines = vec![
         ("message".to_owned(), id.to_string()),
@@ -56,7 +88,12 @@ pub(super) fn as_lines(envelope: &Envelope, contents: bool) -> Vec<(String, Stri
 }
 
 /// Headers and payload alone; how much there is of them, unless they were asked for.
-pub(super) fn contents_as_lines(envelope: &Envelope, asked: bool) -> Vec<(String, String)> {
+pub(super) fn contents_as_lines(envelope: &Envelope, contents: Contents) -> Vec<(String, String)> {
+    let asked = match contents {
+        Contents::Hidden => return vec![("payload".to_owned(), "not for this role to see".to_owned())],
+        Contents::Shown => true,
+        Contents::Measured => false,
+    };
     let mut lines = match envelope.headers.decode() {
         Ok(headers) if asked => {
             headers.into_iter().map(|(name, value)| (format!("header {name}"), value)).collect::<Vec<_>>()
@@ -89,19 +126,22 @@ mod tests {
     fn headers_are_shown_when_they_are_asked_for() {
         let mut envelope = Envelope::new("t", "n", "{}");
         envelope.headers = Headers::new([("tenant", "7")]).unwrap();
-        assert!(!as_json(&envelope, false).contains_key("headers"));
-        assert_eq!(as_json(&envelope, true)["headers"], json!({ "tenant": "7" }));
-        let line = |asked| as_lines(&envelope, asked).into_iter().find(|(name, _)| name.starts_with("header")).unwrap();
-        assert_eq!(line(false), ("headers".to_owned(), "1 (--payload shows them)".to_owned()));
-        assert_eq!(line(true), ("header tenant".to_owned(), "7".to_owned()));
+        assert!(!as_json(&envelope, Contents::Measured).contains_key("headers"));
+        assert_eq!(as_json(&envelope, Contents::Shown)["headers"], json!({ "tenant": "7" }));
+        let line =
+            |contents| as_lines(&envelope, contents).into_iter().find(|(name, _)| name.starts_with("header")).unwrap();
+        assert_eq!(line(Contents::Measured), ("headers".to_owned(), "1 (--payload shows them)".to_owned()));
+        assert_eq!(line(Contents::Shown), ("header tenant".to_owned(), "7".to_owned()));
     }
 
     #[test]
     fn a_payload_is_shown_when_it_is_asked_for() {
-        let of = |payload: &'static [u8], wanted| as_json(&Envelope::new("t", "n", payload), wanted);
-        assert!(!of(b"{}", false).contains_key("payload"));
-        assert_eq!(of(b"{\"a\":1}", true)["payload"], json!({ "a": 1 }));
-        assert_eq!(of(b"\xff", true)["payload_base64"], json!("/w=="));
+        let of = |payload: &'static [u8], contents| as_json(&Envelope::new("t", "n", payload), contents);
+        assert!(!of(b"{}", Contents::Measured).contains_key("payload"));
+        assert_eq!(of(b"{\"a\":1}", Contents::Shown)["payload"], json!({ "a": 1 }));
+        assert_eq!(of(b"\xff", Contents::Shown)["payload_base64"], json!("/w=="));
+        assert_eq!(of(b"", Contents::Measured)["payload_bytes"], json!(0));
+        assert_eq!(of(b"", Contents::Hidden)["payload_bytes"], json!(null), "what is not seen is not measured");
         assert_eq!(shown(b"x", false), "1 bytes (--payload shows them)");
         assert_eq!(shown(b"\xff", true), "base64 /w==");
     }

@@ -11,6 +11,11 @@ use std::{
 use postrider::{diagnosis, metrics::Metrics};
 use serde_json::Value;
 
+use crate::{
+    support::Workplace,
+    transcripts::{blocks, pages},
+};
+
 /// The documentation of this tree.
 pub(crate) fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -146,6 +151,24 @@ fn every_alert_fires_on_what_it_is_meant_for() {
     for alert in values(&rules(), "alert:") {
         assert!(tested.contains(&format!("alertname=\"{alert}\"")), "no test makes {alert} fire");
     }
+}
+
+#[test]
+fn settings_of_prometheus_that_pages_show_pass_its_check() {
+    let mut checked = 0;
+    for page in pages() {
+        for (_, lines) in blocks(&page).into_iter().filter(|(language, _)| language == "yaml") {
+            checked += 1;
+            let place = Workplace::new();
+            place.write("prometheus.yml", lines.join("\n") + "\n");
+            place.write("postrider.rules.yml", rules());
+            let mut check = Command::new(promtool());
+            let output =
+                check.args(["check", "config", "prometheus.yml"]).current_dir(place.path("")).output().unwrap();
+            assert!(output.status.success(), "{}: {}", page.display(), String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert!(checked >= 1, "no block was found");
 }
 
 /// The one on the path, or the one that `cargo xtask services up` puts beside what is built.

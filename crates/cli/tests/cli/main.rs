@@ -27,6 +27,7 @@ mod reference;
 mod reload;
 mod retention;
 mod settings_in_docs;
+mod sql_in_docs;
 mod standstill;
 mod support;
 #[cfg(feature = "otlp")]

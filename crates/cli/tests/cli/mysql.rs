@@ -16,26 +16,26 @@ fn server() -> String {
 }
 
 /// A database that is dropped at the end.
-struct Database {
-    name: String,
+pub(crate) struct Database {
+    pub(crate) name: String,
     server: String,
 }
 
 impl Database {
-    fn fresh(name: &str) -> Self {
+    pub(crate) fn fresh(name: &str) -> Self {
         let database = Self { name: format!("test_cli_{name}_{}", std::process::id()), server: server() };
         database.client("", &format!("DROP DATABASE IF EXISTS {0}; CREATE DATABASE {0}", database.name));
         database
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let (server, _) = self.server.rsplit_once('/').expect("the URL names a database");
         format!("{server}/{}", self.name)
     }
 
     /// Runs SQL with the server's own client, as a service in any language would.
     #[track_caller]
-    fn client(&self, database: &str, sql: &str) {
+    pub(crate) fn client(&self, database: &str, sql: &str) {
         let (user, place) = self.server.strip_prefix("mysql://").and_then(|rest| rest.split_once('@')).expect("a URL");
         let (user, password) = user.split_once(':').expect("user and password");
         let (host, port) = place.split('/').next().and_then(|host| host.split_once(':')).expect("host and port");

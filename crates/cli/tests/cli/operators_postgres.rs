@@ -80,15 +80,54 @@ fn a_viewer_sees_how_things_stand_and_is_told_who_sees_more() {
 
     let (_, host) = url.split_once('@').unwrap();
     let viewer_url = format!("postgres://{viewer}:x@{host}");
-    for looks in [&["status"][..], &["message", "list"], &["node", "list"], &["lease", "list"], &["audit", "list"]] {
-        let finished = database.workplace.run(&[looks, &["--store", &viewer_url]].concat());
+    let run = |url: &str, command: &[&str]| database.workplace.run(&[command, &["--store", url]].concat());
+    for looks in [
+        &["status"][..],
+        &["top", "--output", "json"],
+        &["doctor"],
+        &["message", "list"],
+        &["message", "list", "--state", "dead"],
+        &["message", "get", &dead],
+        &["message", "trace", &dead],
+        &["dead", "groups"],
+        &["dead", "list"],
+        &["dead", "show", &dead],
+        &["key", "parked"],
+        &["route", "list"],
+        &["replay", "list"],
+        &["replay", "--route", "all", "--dry-run"],
+        &["node", "list"],
+        &["lease", "list"],
+        &["audit", "list"],
+        &["audit", "list", "--id", &dead],
+        &["migrate", "status"],
+    ] {
+        let finished = run(&viewer_url, looks);
         assert_eq!(finished.code, 0, "{looks:?}: {finished:?}");
+        assert!(!finished.stdout.contains("\"late\""), "{looks:?} shows a payload: {finished:?}");
     }
-    for payloads in [&["dead", "list"][..], &["why", &dead], &["message", "get", &dead]] {
-        let finished = database.workplace.run(&[payloads, &["--store", &viewer_url]].concat());
-        assert_eq!(finished.code, 4, "{payloads:?}: {finished:?}");
-        assert!(finished.stderr.contains("relay does all that relays and operators do"), "{payloads:?}: {finished:?}");
+    let why = json(&database, &viewer_url, &["why", &dead]);
+    assert_eq!(why[0]["code"], "dead", "{why}");
+    let got = json(&database, &viewer_url, &["message", "get", &dead]);
+    assert_eq!((&got["id"], &got["payload_bytes"]), (&dead.clone().into(), &Value::Null), "not empty, but unseen");
+    for payloads in
+        [&["message", "get", &*dead, "--payload"][..], &["dead", "show", &dead, "--payload"], &["dead", "export"]]
+    {
+        let finished = run(&viewer_url, payloads);
+        assert_eq!((finished.code, &*finished.stdout), (4, ""), "{payloads:?}: {finished:?}");
+        assert!(finished.stderr.contains("may not see headers and payloads"), "{payloads:?}: {finished:?}");
     }
+
+    // Each does what the hint says of it, and nothing else.
+    let app_url = format!("postgres://{app}:x@{host}");
+    let relay_url = format!("postgres://{relay}:x@{host}");
+    let enqueue = ["enqueue", "--topic", "orders", "--name", "order.placed", "--payload", "{}"];
+    for (url, command) in [(&viewer_url, &["dead", "discard", "--id", &*dead][..]), (&app_url, &enqueue[..])] {
+        let finished = run(url, command);
+        assert_eq!(finished.code, 4, "{command:?}: {finished:?}");
+        assert!(finished.stderr.contains("relays and operators do, `postrider enqueue` with it"), "{finished:?}");
+    }
+    assert_eq!(run(&relay_url, &enqueue).code, 0, "the relay's role is that of operators too");
     // Whoever owns something, or was given something, cannot be dropped.
     let owner = url.split("//").nth(1).and_then(|rest| rest.split(':').next()).unwrap();
     let drop: String = purposes

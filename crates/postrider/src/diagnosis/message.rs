@@ -20,6 +20,9 @@ const ACTS_FIRST: u32 = 1_000;
 /// How many are looked at if those do not go back to the message's time.
 const ACTS_MAX: u32 = 100_000;
 
+/// How many acts on the very message are looked at.
+const ACTS_ON_IT: u32 = 100;
+
 /// From this age on an open transaction is named to whoever looks for a message that is not there.
 const OPEN_FOR_LONG: Duration = Duration::from_secs(1);
 
@@ -37,7 +40,7 @@ pub(super) async fn explain(
     }
     let mut findings = Vec::new();
     let acts = match trace.passed.iter().any(|(_, passed)| *passed) || trace.parked.iter().any(ParkedRow::is_redriven) {
-        true => Acts::since(admin, trace.record.as_ref().map(|(_, at)| *at)).await?,
+        true => Acts::on(admin, id, trace.record.as_ref().map(|(_, at)| *at)).await?,
         false => Acts::default(),
     };
     for row in &trace.parked {
@@ -48,7 +51,7 @@ pub(super) async fn explain(
             continue;
         }
         if *passed {
-            findings.push(passed_by(&lane.route, id, trace, &acts));
+            findings.push(passed_by(&lane.route, trace, &acts));
         } else {
             findings.extend(waiting(id, lane, overview));
         }
@@ -65,20 +68,23 @@ pub(super) async fn explain(
 #[derive(Default)]
 struct Acts {
     entries: Vec<AuditEntry>,
+    /// Those that name the message, however old they are.
+    on_it: Vec<AuditEntry>,
     /// Whether none since the message's time is missing.
     whole: bool,
 }
 
 impl Acts {
-    async fn since(admin: &dyn StoreAdmin, instant: Option<Timestamp>) -> Result<Self> {
+    async fn on(admin: &dyn StoreAdmin, id: MessageId, since: Option<Timestamp>) -> Result<Self> {
+        let on_it = admin.audit_of(id, ACTS_ON_IT).await?;
         let mut limit = ACTS_FIRST;
         // Ends with the record, with the message's time, or with as many as are looked at.
         loop {
             let entries = admin.audit(limit).await?;
-            let older = |last: &AuditEntry| instant.is_some_and(|instant| last.at < instant);
+            let older = |last: &AuditEntry| since.is_some_and(|instant| last.at < instant);
             let whole = entries.len() < limit as usize || entries.last().is_some_and(older);
             if whole || limit >= ACTS_MAX {
-                return Ok(Self { entries, whole });
+                return Ok(Self { entries, on_it, whole });
             }
             limit = ACTS_MAX;
         }
@@ -86,11 +92,10 @@ impl Acts {
 }
 
 /// What a cursor has passed was delivered, or somebody gave it up, by name or with others.
-fn passed_by(route: &str, id: MessageId, trace: &MessageTrace, acts: &Acts) -> Finding {
+fn passed_by(route: &str, trace: &MessageTrace, acts: &Acts) -> Finding {
     let here = |act: &&AuditEntry| act.action == "discard" && act.route().is_none_or(|other| other == route);
-    if let Some(act) = acts.entries.iter().filter(here).find(|act| act.message() == Some(id)) {
-        let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-        return Finding::of(route, DISCARDED, format!("{} gave it up for good at {}{reason}", act.actor.name, act.at));
+    if let Some(act) = acts.on_it.iter().find(here) {
+        return Finding::of(route, DISCARDED, gave_up(act));
     }
     if let Some(act) = acts.entries.iter().filter(here).find(|act| perhaps_took(act, trace)) {
         let who = &act.actor.name;
@@ -106,18 +111,36 @@ fn passed_by(route: &str, id: MessageId, trace: &MessageTrace, acts: &Acts) -> F
     Finding::of(route, PASSED, "the route has passed it: delivered, unless the route did not read its topic then")
 }
 
-/// Whether the message can have been one of several that were given up together. What cause and state it had is not kept.
+fn gave_up(act: &AuditEntry) -> String {
+    let reason = act.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    format!("{} gave it up for good at {}{reason}", act.actor.name, act.at)
+}
+
+/// Whether the message can have been one of several that were given up together by an act that does not name them, as older
+/// ones did not. What cause and state it had is not kept.
 fn perhaps_took(act: &AuditEntry, trace: &MessageTrace) -> bool {
-    let Some((envelope, enqueued_at)) = &trace.record else { return act.message().is_none() };
+    let Some((envelope, enqueued_at)) = &trace.record else { return !act.names_messages() };
     let own_key = envelope.key.as_ref();
     let of_key = act.said_of("key").is_none_or(|key| own_key.is_some_and(|own| own.as_str() == key));
     // Instants are written so that they sort as text.
     let of_age = act.said_of("parked before").is_none_or(|instant| instant > &*enqueued_at.to_string());
-    act.message().is_none() && act.at >= *enqueued_at && of_key && of_age
+    !act.names_messages() && act.at >= *enqueued_at && of_key && of_age
 }
 
-/// Not there, or not yet: whoever has a transaction open may have enqueued it.
+/// Not there, or not yet: whoever has a transaction open may have enqueued it. Or not any more: that somebody gave it up is
+/// known for longer than the message.
 async fn unknown(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> {
+    let acts = admin.audit_of(id, ACTS_ON_IT).await?;
+    let given_up = acts.iter().filter(|act| act.action == "discard").map(|act| Finding {
+        route: act.route().map(ToOwned::to_owned),
+        code: DISCARDED,
+        what: format!("{}, and retention has removed it since", gave_up(act)),
+        fix: None,
+    });
+    let given_up: Vec<Finding> = given_up.collect();
+    if !given_up.is_empty() {
+        return Ok(given_up);
+    }
     let uncommitted = admin.uncommitted(OPEN_FOR_LONG).await?;
     let mut findings = vec![Finding {
         route: None,

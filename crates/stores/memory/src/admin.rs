@@ -163,6 +163,15 @@ impl StoreAdmin for MemoryStore {
         })
     }
 
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        Box::pin(async move {
+            Ok(self.transact(|state, _| {
+                let about = state.audit.iter().rev().filter(|entry| entry.names(id));
+                about.take(limit as usize).cloned().collect()
+            }))
+        })
+    }
+
     fn doctor(&self, _thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         let forgets = Finding::new("not-durable", Severity::Note, "memory")
             .detail("everything in this store ends with the process")
@@ -367,8 +376,8 @@ impl State {
 
     fn redrive(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {
         let found = self.matching(filter).filter(|(_, _, _, row)| row.state == ParkedState::Dead);
-        let dead: Vec<_> = found.map(|(name, _, ordinal, _)| (Arc::clone(name), ordinal)).collect();
-        for (name, ordinal) in &dead {
+        let dead: Vec<_> = found.map(named).collect();
+        for (name, ordinal, _) in &dead {
             let route = self.routes.get_mut(name).expect("its row was just found");
             route.parked.redrive(*ordinal, now);
             // A replay that has ended goes on for the sake of this row.
@@ -376,18 +385,18 @@ impl State {
                 lane.over = false;
             }
         }
-        self.note_rows(actor, "redrive", filter, dead.len(), now)
+        self.note_rows(actor, "redrive", filter, &dead, now)
     }
 
     fn discard(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {
-        let found: Vec<_> = self.matching(filter).map(|(name, _, ordinal, _)| (Arc::clone(name), ordinal)).collect();
-        for (name, ordinal) in &found {
+        let found: Vec<_> = self.matching(filter).map(named).collect();
+        for (name, ordinal, _) in &found {
             if let Some(route) = self.routes.get_mut(name) {
                 route.parked.remove(*ordinal);
             }
             self.drop_empty_replay(name);
         }
-        self.note_rows(actor, "discard", filter, found.len(), now)
+        self.note_rows(actor, "discard", filter, &found, now)
     }
 
     fn begin_replay(&mut self, spec: &ReplaySpec, actor: &Actor, now: Timestamp) -> Result<Arc<str>> {
@@ -411,17 +420,30 @@ impl State {
         Ok(name)
     }
 
-    /// Notes how many rows were changed. Nothing changed is nothing to note.
-    fn note_rows(&mut self, actor: &Actor, action: &str, filter: &ParkedFilter, rows: usize, now: Timestamp) -> u64 {
-        if rows > 0 {
-            self.note(actor, action, format!("{rows} rows of {filter}"), now);
+    /// Notes which rows were changed, and answers how many.
+    fn note_rows(
+        &mut self,
+        actor: &Actor,
+        action: &str,
+        filter: &ParkedFilter,
+        rows: &[(Arc<str>, Ordinal, MessageId)],
+        now: Timestamp,
+    ) -> u64 {
+        let ids: Vec<MessageId> = rows.iter().map(|(_, _, id)| *id).collect();
+        for subject in filter.subjects(&ids) {
+            self.note(actor, action, subject, now);
         }
-        rows as u64
+        rows.len() as u64
     }
 
     fn note(&mut self, actor: &Actor, action: &str, subject: String, now: Timestamp) {
         self.audit.push(AuditEntry { at: now, actor: actor.clone(), action: action.to_owned(), subject });
     }
+}
+
+/// What is kept of a row while it is changed: its route, its place and its message.
+fn named((name, _, ordinal, row): Found<'_>) -> (Arc<str>, Ordinal, MessageId) {
+    (Arc::clone(name), ordinal, row.record.envelope.id)
 }
 
 fn matches(filter: &ParkedFilter, ordinal: Ordinal, row: &Row) -> bool {

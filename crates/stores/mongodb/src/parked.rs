@@ -97,12 +97,9 @@ impl<'a> Rows<'a> {
         self.next - 1
     }
 
-    /// Removes rows. Those that are gone are skipped; answers how many were there.
-    pub(crate) async fn remove(&mut self, ordinals: &[Ordinal]) -> Work<u64> {
+    /// Removes rows. Those that are gone are skipped; answers which were there.
+    pub(crate) async fn remove(&mut self, ordinals: &[Ordinal]) -> Work<BTreeSet<Ordinal>> {
         let found = self.find(ordinals.iter().copied()).await?;
-        if found.is_empty() {
-            return Ok(0);
-        }
         let places: Vec<i64> = found.keys().copied().collect();
         for places in places.chunks(STATEMENTS_MAX) {
             let these = doc! { "route": self.route, "ordinal": { "$in": places } };
@@ -110,7 +107,7 @@ impl<'a> Rows<'a> {
         }
         let in_line = found.values().filter(|row| row.in_line);
         self.touched.extend(in_line.filter_map(|row| row.key.map(KeyHash::as_i64)));
-        Ok(found.len() as u64)
+        Ok(found.keys().copied().map(ordinal).collect())
     }
 
     /// Adds rows at the end, in the given order. A record that has a row already keeps that one.
@@ -192,10 +189,10 @@ impl<'a> Rows<'a> {
         self.db.update_all("parked", updates).await
     }
 
-    /// Tries dead rows again, with a fresh count of attempts. Others stay as they are; answers how many were dead.
-    pub(crate) async fn redrive(&mut self, ordinals: &[Ordinal]) -> Work<u64> {
+    /// Tries dead rows again, with a fresh count of attempts. Others stay as they are; answers which were dead.
+    pub(crate) async fn redrive(&mut self, ordinals: &[Ordinal]) -> Work<BTreeSet<Ordinal>> {
         let found = self.find(ordinals.iter().copied()).await?;
-        let (mut updates, mut redriven) = (Vec::new(), 0);
+        let (mut updates, mut redriven) = (Vec::new(), BTreeSet::new());
         for ordinal in ordinals {
             let dead = found.get(&signed(*ordinal)).filter(|row| row.state == ParkedState::Dead.name());
             let Some(row) = dead else { continue };
@@ -203,7 +200,7 @@ impl<'a> Rows<'a> {
             let (due_at, attempts) = (Some(self.now), Some(0));
             let fields = Fields { state, in_line: row.in_line, due_at, attempts, cause: None };
             self.write(*ordinal, signed(*ordinal), row, &fields, &mut updates);
-            redriven += 1;
+            redriven.insert(*ordinal);
         }
         self.db.update_all("parked", updates).await?;
         Ok(redriven)

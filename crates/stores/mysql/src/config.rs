@@ -44,7 +44,7 @@ const SESSION: [&str; 3] = [
 /// one whose process stands still or has vanished keeps its locks no longer than this, for every other relay waits for them.
 /// An idle connection that ends by it is replaced when it is needed. (The comment is one for MySQL and not for MariaDB.) The
 /// server tells when transactions began by the time of its machine, so that is the time that they are compared with.
-const OWN_SESSION: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50, time_zone = 'SYSTEM', \
+pub(crate) const OWN_SESSION: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50, time_zone = 'SYSTEM', \
      wait_timeout = 60 /*M!100300 , idle_transaction_timeout = 20 */";
 
 /// Options of a store. Made by [`MysqlStore::builder`].

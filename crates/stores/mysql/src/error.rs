@@ -6,6 +6,12 @@
 
 use postrider_core::{Error, ErrorKind};
 
+/// A lock that was not to be had in time.
+const LOCK_TIMEOUT: u16 = 1205;
+
+/// How long is waited for one, by the settings of our sessions.
+const LOCK_SECONDS: u32 = 50;
+
 /// What went wrong, before it has a name.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -33,6 +39,11 @@ impl Fault {
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         match self {
             Self::Ours(error) => error,
+            Self::Mysql(error) if is_lock_timeout(&error) => {
+                let what = "somebody keeps a lock; `postrider doctor` tells who, if anything waits for it by then";
+                let told = Error::new(ErrorKind::Unavailable, what).with("to", operation);
+                told.with("waited_seconds", LOCK_SECONDS).with("code", LOCK_TIMEOUT).caused_by(error)
+            }
             Self::Mysql(error) => from_mysql(error, operation),
         }
     }
@@ -41,6 +52,10 @@ impl Fault {
     pub(crate) fn is_deadlock(&self) -> bool {
         matches!(self, Self::Mysql(mysql_async::Error::Server(error)) if error.code == 1213)
     }
+}
+
+fn is_lock_timeout(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(error) if error.code == LOCK_TIMEOUT)
 }
 
 /// Stored data that does not have the shape that we wrote.
@@ -87,6 +102,21 @@ pub(crate) fn from_number(number: u16, operation: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_was_not_to_be_had_tells_how_long_it_was_waited_for() {
+        let fault = |code| {
+            let (message, state) = ("Lock wait timeout exceeded".to_owned(), "HY000".to_owned());
+            Fault::from(mysql_async::Error::Server(mysql_async::ServerError { code, message, state }))
+        };
+        let told = fault(LOCK_TIMEOUT).into_error("pause");
+        assert_eq!(told.kind(), ErrorKind::Unavailable);
+        assert!(told.to_string().contains("waited_seconds: 50") && told.to_string().contains("pause"), "{told}");
+        assert!(!fault(1213).into_error("pause").to_string().contains("waited"), "only then");
+        for setting in ["SESSION lock_wait_timeout", "innodb_lock_wait_timeout"] {
+            assert!(crate::config::OWN_SESSION.contains(&format!("{setting} = {LOCK_SECONDS}")), "{setting}");
+        }
+    }
 
     #[test]
     fn numbers_become_kinds() {

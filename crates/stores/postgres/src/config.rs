@@ -15,6 +15,7 @@ use crate::{
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
     lanes::Lanes,
+    locked::Waiter,
     migrations,
     planted::Plant,
     purge::Emptied,
@@ -119,14 +120,17 @@ impl Builder {
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] if the schema is newer or was altered (or, without migration, missing or older),
-    /// [`ErrorKind::Unavailable`] if the server cannot be reached, [`ErrorKind::Denied`] if it refuses,
+    /// [`ErrorKind::Unavailable`] if the server cannot be reached, or if somebody keeps a table locked,
+    /// [`ErrorKind::Denied`] if it refuses,
     /// [`ErrorKind::Invalid`] if an option is wrong.
     pub async fn open(self) -> Result<PostgresStore> {
         let dialect = Postgres::new(&self.schema, &self.prefix)?;
         migrations::check_block_bits(self.block_bits)?;
         let access = Access::parse(&self.url)?;
         let pool = self.pool(&access)?;
-        let block_bits = self.prepare(&pool, &dialect).await.map_err(|fault| fault.into_error("open the store"))?;
+        let waiter = Waiter::default();
+        let prepared = waiter.tells(&access, "open the store", self.prepare(&pool, &dialect, &waiter)).await;
+        let block_bits = prepared.map_err(|fault| fault.into_error("open the store"))?;
         Ok(PostgresStore(Arc::new(Inner {
             pool,
             access,
@@ -153,14 +157,14 @@ impl Builder {
             .map_err(|e| Error::new(ErrorKind::Invalid, "build the pool of connections").caused_by(e))
     }
 
-    async fn prepare(&self, pool: &Pool, dialect: &Postgres) -> Work<u32> {
+    async fn prepare(&self, pool: &Pool, dialect: &Postgres, waiter: &Waiter) -> Work<u32> {
         let mut client = pool.get().await.map_err(Fault::from)?;
         if self.migrate {
-            migrations::apply(&mut client, dialect, self.block_bits, None).await?;
+            migrations::apply(&mut client, dialect, self.block_bits, None, waiter).await?;
         } else {
-            migrations::check(&mut client, dialect).await?;
+            migrations::check(&mut client, dialect, waiter).await?;
         }
-        migrations::block_bits(&mut client, dialect).await
+        migrations::block_bits(&mut client, dialect, waiter).await
     }
 }
 

@@ -125,8 +125,9 @@ pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
 }
 
 /// For a role that was refused: which one would not be.
-const WHO_MAY: &str = "connect as a role that may; of those of `postrider migrate roles`, app enqueues, viewer looks without \
-                       headers and payloads, and relay does all that relays and operators do";
+const WHO_MAY: &str = "connect as a role that may; of those of `postrider migrate roles`, app enqueues in transactions of \
+                       its application and nowhere else, viewer looks without headers and payloads, and relay does all that \
+                       relays and operators do, `postrider enqueue` with it";
 
 #[cfg(test)]
 mod tests {

@@ -93,6 +93,7 @@ mod config;
 mod db;
 mod error;
 mod intern;
+mod locked;
 pub mod migrations;
 pub mod planted;
 mod together;

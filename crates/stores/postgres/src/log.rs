@@ -19,20 +19,14 @@ use crate::{
 };
 
 /// How often a transaction is repeated when somebody else wrote the same checkpoint first.
-const REPEATS_MAX: u32 = 8;
+pub(crate) const REPEATS_MAX: u32 = 8;
 
 /// Runs a piece of work in a transaction and commits it; or rolls back if it fails, also when the future is dropped. Two
 /// that write the same checkpoint are told apart by trying again: the second then sees what the first has done.
 ///
-/// `in_time`: no longer than the relay waits for an answer. Else as long as it takes.
+/// `in_time`: no longer than the relay waits for an answer.
 macro_rules! transact {
     ($store:expr, in_time $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
-        transact!($store, Some($crate::db::ANSWER_PATIENCE), $begin, $operation, |$db| $work)
-    };
-    ($store:expr, $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
-        transact!($store, None, $begin, $operation, |$db| $work)
-    };
-    ($store:expr, $patience:expr, $begin:ident, $operation:literal, |$db:ident| $work:expr) => {
         Box::pin(async move {
             let mut repeats = 0;
             loop {
@@ -46,7 +40,7 @@ macro_rules! transact {
                     $db.commit().await?;
                     Ok::<_, Fault>(outcome)
                 };
-                let outcome = $crate::db::in_time($patience, attempt).await;
+                let outcome = $crate::db::in_time(Some(ANSWER_PATIENCE), attempt).await;
                 match $store.give_back(client, outcome) {
                     Err(fault) if fault.is_unique_violation() && repeats < REPEATS_MAX => repeats += 1,
                     outcome => break outcome.map_err(|fault| fault.into_error($operation)),
@@ -55,7 +49,6 @@ macro_rules! transact {
         })
     };
 }
-pub(crate) use transact;
 
 impl Log for PostgresStore {
     fn capabilities(&self) -> StoreCapabilities {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use own_server::{OwnServer, PASSWORD};
 use postrider_core::{
-    admin::{Actor, StoreAdmin},
+    ErrorKind,
+    admin::{Actor, ParkedFilter, StoreAdmin},
     doctor::{Finding, Severity, Thresholds},
     lease::{Node, NodeId, Order, RouteSpec, Start},
     log::Log,
@@ -274,4 +275,45 @@ async fn a_lock_on_a_whole_table_is_named_and_not_waited_for() {
         assert_eq!(store.blockage().await.unwrap(), None);
         assert!(store.overview().await.is_ok());
     }
+}
+
+/// A change, or whoever opens the store, waits for such a lock for a while, and then says who has it. Also for one that lets
+/// others look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_waited_for_without_end_and_its_holder_is_named() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let holder = connect(&url).await.unwrap();
+    let locks = "BEGIN; LOCK TABLE postrider.route IN SHARE MODE; \
+                 LOCK TABLE postrider.parked, postrider.migration IN ACCESS EXCLUSIVE MODE";
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    holder.batch_execute(locks).await.unwrap();
+    let (actor, all, dialect) = (Actor::new("anna"), ParkedFilter::default(), Postgres::default());
+    let as_it_is = || PostgresStore::builder(&url).migrate(false).open();
+    let outcomes = tokio::time::timeout(Duration::from_secs(120), async {
+        tokio::join!(
+            store.pause("r", &actor),
+            store.resume_route("r", &actor),
+            async { store.redrive(&all, &actor).await.map(drop) },
+            async { store.discard(&all, &actor).await.map(drop) },
+            async { PostgresStore::open(&url).await.map(drop) },
+            async { as_it_is().await.map(drop) },
+            async { migrations::status(&url, &dialect).await.map(drop) },
+        )
+    });
+    let outcomes = outcomes.await.expect("nobody waits for ever");
+    let outcomes: [_; 7] = outcomes.into();
+    for (number, outcome) in outcomes.into_iter().enumerate() {
+        let error = outcome.expect_err("somebody has a lock");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{number}");
+        let told = error.chain();
+        for word in ["store-locked", &format!("pid {pid} "), "LOCK TABLE", "pg_terminate_backend"] {
+            assert!(told.contains(word), "{number}: {word} in {told}");
+        }
+    }
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(store.pause("r", &actor).await.unwrap_err().kind(), ErrorKind::NotFound, "the route is not known");
+    assert_eq!(store.redrive(&all, &actor).await.unwrap(), 0);
+    assert!(as_it_is().await.is_ok());
 }

@@ -12,7 +12,7 @@ use std::{
 
 use postrider_core::{
     BoxFuture, ErrorKind,
-    admin::{Actor, ParkedFilter, StoreAdmin},
+    admin::{Actor, MessageTrace, ParkedFilter, StoreAdmin},
     enlist::Enlist,
     envelope::Envelope,
     lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
@@ -218,13 +218,20 @@ async fn the_viewer_looks_and_sees_no_payload() {
     };
     let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
     relay.register(&node, &[RouteSpec { name: "r".into(), topics, order, lanes: 1, start }]).await.unwrap();
-    place.commit(vec![Envelope::new("orders", "order.placed", "secret")]).await;
+    let sent = Envelope::new("orders", "order.placed", "secret");
+    place.commit(vec![sent.clone()]).await;
 
     let viewer = open(&place.names.url(VIEWER), &place.schema).await;
     let overview = viewer.overview().await.unwrap();
     assert_eq!((overview.records, overview.routes[0].pending), (1, 1));
     assert!(viewer.dead_groups().await.unwrap().is_empty());
     assert!(viewer.audit(10).await.unwrap().is_empty());
+    assert!(relay.sees_contents().await.unwrap() && !viewer.sees_contents().await.unwrap());
+    let seen = |trace: MessageTrace| trace.record.map(|(envelope, _)| envelope.payload).unwrap();
+    assert_eq!(seen(relay.message(sent.id).await.unwrap()), "secret");
+    assert_eq!(seen(viewer.message(sent.id).await.unwrap()), "", "where it is, and not what is in it");
+    assert!(viewer.audit_of(sent.id, 10).await.unwrap().is_empty());
+    assert!(viewer.parked(&ParkedFilter::default(), None, 10).await.unwrap().is_empty());
     for sql in ["SELECT payload FROM S.log_0", "SELECT headers FROM S.log_0", "SELECT payload FROM S.parked"] {
         assert_eq!(place.refused(VIEWER, sql).await, Some(SqlState::INSUFFICIENT_PRIVILEGE), "{sql}");
     }
@@ -235,7 +242,6 @@ async fn the_viewer_looks_and_sees_no_payload() {
         viewer.drop_route("r", &actor).await.unwrap_err(),
         viewer.acquire(&LaneId { route: "r".into(), number: 0 }, &node).await.map(drop).unwrap_err(),
         viewer.heartbeat(&node).await.map(drop).unwrap_err(),
-        viewer.parked(&ParkedFilter::default(), None, 10).await.map(drop).unwrap_err(),
     ];
     for error in denied {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");

@@ -237,13 +237,18 @@ impl Shared {
 pub(crate) const ENVELOPE: &str =
     "id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload";
 
+pub(crate) fn message_id(row: &Row<'_>, column: usize) -> Work<MessageId> {
+    let id = Uuid::from_slice(bytes(row, column)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
+    Ok(MessageId(id))
+}
+
 /// One envelope with buffers of its own, from a row that has [`ENVELOPE`] from column `first` on; for the few that are
 /// parked or looked at.
 pub(crate) fn envelope(row: &Row<'_>, first: usize) -> Work<(Envelope, Timestamp)> {
-    let id = Uuid::from_slice(bytes(row, first)?).map_err(|_| corrupt("a message id does not have 16 bytes"))?;
+    let id = message_id(row, first)?;
     let key = optional_bytes(row, first + 3)?.map(|key| OrderingKey::from(&*text(key)));
     let envelope = Envelope {
-        id: MessageId(id),
+        id,
         topic: text(bytes(row, first + 1)?).into(),
         name: text(bytes(row, first + 2)?).into(),
         key,

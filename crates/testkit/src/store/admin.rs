@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, Hindrance, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, Undelivered},
+    admin::{
+        Actor, Hindrance, MESSAGES_PER_ENTRY, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus,
+        Undelivered,
+    },
     browse::TopicPage,
     doctor::{Severity, Thresholds},
     envelope::{Envelope, MessageId},
@@ -444,6 +447,36 @@ pub async fn every_change_is_audited(store: Arc<dyn Fixture>) {
         assert!(entry.at.saturating_add(Duration::from_millis(2)) >= before, "an entry has its time");
     }
     assert_eq!(admin.audit(2).await.expect("audit").len(), 2, "no more entries than asked for");
+}
+
+/// What was done to one of many that were changed together is found by its id, and nothing else is.
+pub async fn each_of_many_changed_rows_is_named_in_the_audit_record(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    // More than one entry has room for.
+    let rows: Vec<Envelope> = (0..=MESSAGES_PER_ENTRY).map(|number| keyed(&format!("k{number}"))).collect();
+    let ids: Vec<MessageId> = rows.iter().map(|row| row.id).collect();
+    owner.park(&*store, rows.into_iter().map(|row| (row, dead(false))).collect()).await;
+    let (spared, count) = (keyed("spared"), ids.len() as u64);
+    let other = spared.id;
+    owner.park(&*store, vec![(spared, retrying(HOUR))]).await;
+    let (admin, actor) = (store.admin(), Actor { name: "anna".into(), reason: Some("ticket 7".into()) });
+    let those = |state| ParkedFilter { state: Some(state), ..ParkedFilter::default() };
+    assert_eq!(admin.redrive(&those(ParkedState::Dead), &actor).await.expect("redrive"), count);
+    assert_eq!(admin.discard(&those(ParkedState::Scheduled), &actor).await.expect("discard"), count);
+    assert_eq!(admin.discard(&those(ParkedState::Scheduled), &actor).await.expect("discard"), 0, "none is left");
+
+    for id in [ids[0], ids[MESSAGES_PER_ENTRY / 2], ids[MESSAGES_PER_ENTRY]] {
+        let acts = admin.audit_of(id, 10).await.expect("audit");
+        let told: Vec<(&str, &Actor)> = acts.iter().map(|act| (act.action.as_str(), &act.actor)).collect();
+        assert_eq!(told, [("discard", &actor), ("redrive", &actor)], "newest first, of {id}");
+        assert_eq!(admin.audit_of(id, 1).await.expect("audit").len(), 1, "no more entries than asked for");
+    }
+    for id in [other, MessageId::generate()] {
+        assert_eq!(admin.audit_of(id, 10).await.expect("audit"), [], "nothing was done to {id}");
+    }
+    let entries = admin.audit(100).await.expect("audit");
+    assert_eq!(entries.len(), 4, "two for each change: no entry is longer than is said");
+    assert!(ids.iter().all(|id| entries.iter().filter(|entry| entry.names(*id)).count() == 2), "each id is there once");
 }
 
 /// In good health: in use, with something pending and something dead, which is an operator's daily business.

@@ -119,6 +119,7 @@ macro_rules! store_conformance {
                 a_pause_tells_who_and_why
                 unknown_names_are_refused
                 every_change_is_audited
+                each_of_many_changed_rows_is_named_in_the_audit_record
                 the_store_enqueues_by_itself
                 a_forgotten_route_is_gone
                 a_route_that_is_needed_is_not_forgotten

@@ -94,7 +94,8 @@ impl Connector {
         match (allowed.is_empty(), blocked) {
             (false, _) => Ok(allowed),
             (true, Some((address, class))) => {
-                let detail = format!("{} is at {address}, which is {}; see `allow`", self.target, class.name());
+                let (name, remedy) = (class.name(), class.remedy());
+                let detail = format!("{} is at {address}, which is {name}; {remedy}", self.target);
                 Err(Cause::unsent("address-blocked", detail))
             }
             (true, None) => Err(Cause::new("dns", format!("{} has no address", self.target))),

@@ -50,6 +50,15 @@ impl Class {
         }
     }
 
+    /// What would let a webhook go there: no more than really does.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Self::Multicast => "no webhook can go there",
+            inside if inside.is_inside() => "allow it with `allow` or `allow_private`",
+            _ => "only its network in `allow` would open it",
+        }
+    }
+
     /// Whether [`Guard::allow_private`] opens it. What is link-local or gives out credentials needs its own word.
     fn is_inside(self) -> bool {
         matches!(self, Self::Loopback | Self::Private | Self::Shared)
@@ -250,6 +259,36 @@ mod tests {
         for text in ["169.254.169.254", "169.254.1.1", "100.100.100.200", "fd00:ec2::254", "::ffff:10.0.0.1", "0.0.0.0"]
         {
             assert!(guard.check(address(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_advised_than_what_helps() {
+        for text in [
+            "10.0.0.1",
+            "127.0.0.1",
+            "::1",
+            "100.64.0.1",
+            "fd12::1",
+            "169.254.169.254",
+            "169.254.1.1",
+            "fe80::1",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "::ffff:10.0.0.1",
+            "0.0.0.0",
+            "::",
+            "192.0.2.1",
+            "240.0.0.1",
+            "224.0.0.1",
+            "ff02::1",
+        ] {
+            let class = classify(address(text)).unwrap();
+            let helps = Guard::default().allow_private(true).check(address(text)).is_ok();
+            assert_eq!(class.remedy().contains("allow_private"), helps, "{text}: {}", class.remedy());
+            let network = format!("{text}/{}", if text.contains(':') { 128 } else { 32 });
+            let opens = Guard::default().allow(network.parse().unwrap()).check(address(text)).is_ok();
+            assert!(opens || !class.remedy().contains("`allow`"), "{text}: {}", class.remedy());
         }
     }
 

@@ -61,8 +61,7 @@ impl Target {
         if let TargetHost::Address(address) = host
             && let Err(class) = guard.check(address)
         {
-            let class = class.name();
-            problems.push(format!("the address {address} is {class}; allow it with `allow` or `allow_private`"));
+            problems.push(format!("the address {address} is {}; {}", class.name(), class.remedy()));
         }
         let mut path_and_query = url.path().to_owned();
         if let Some(query) = url.query() {

@@ -14,7 +14,12 @@ use serde_json::{Value, json};
 
 use super::Filter;
 use crate::{
-    command::{envelope, names::known_if_empty, status::age, store::StoreArguments},
+    command::{
+        envelope::{self, Contents},
+        names::known_if_empty,
+        status::age,
+        store::StoreArguments,
+    },
     exit::{Code, Failure, Outcome},
     output::{OutputArguments, or_dash, print},
     progress::Progress,
@@ -121,19 +126,20 @@ pub(crate) struct Show {
 pub(super) async fn show(arguments: &Show) -> Outcome {
     let admin = arguments.store.open().await?.admin;
     let filter = ParkedFilter { id: Some(arguments.id), state: Some(ParkedState::Dead), ..ParkedFilter::default() };
+    let contents = Contents::of(&*admin, arguments.payload).await?;
     let rows = admin.parked(&filter, None, LOOK).await?;
     if rows.is_empty() {
         let message = format!("no route has given up message {0}; `postrider why {0}` tells where it is", arguments.id);
         return Err(Failure::new(Code::Problem, message));
     }
     arguments.output.list(
-        || rows.iter().map(|row| whole(row, arguments.payload)).collect(),
-        || rows.iter().map(|row| in_lines(row, arguments.payload)).collect::<Vec<_>>().join("\n"),
+        || rows.iter().map(|row| whole(row, contents)).collect(),
+        || rows.iter().map(|row| in_lines(row, contents)).collect::<Vec<_>>().join("\n"),
     );
     Ok(Code::Done)
 }
 
-fn in_lines(row: &ParkedRow, payload: bool) -> String {
+fn in_lines(row: &ParkedRow, contents: Contents) -> String {
     let (code, detail) = row.cause.clone().unwrap_or_default();
     let mut lines = vec![
         ("route".to_owned(), row.route.to_string()),
@@ -142,7 +148,7 @@ fn in_lines(row: &ParkedRow, payload: bool) -> String {
         ("parked at".to_owned(), row.parked_at.to_string()),
         ("blocks its key".to_owned(), if row.head { "yes" } else { "no" }.to_owned()),
     ];
-    lines.extend(envelope::as_lines(&row.envelope, payload));
+    lines.extend(envelope::as_lines(&row.envelope, contents));
     lines.iter().map(|(name, value)| format!("{:<16} {}\n", printable(name), printable(value))).collect()
 }
 
@@ -156,6 +162,7 @@ pub(crate) struct Export {
 
 pub(super) async fn export(arguments: &Export) -> Outcome {
     let admin = arguments.store.open().await?.admin;
+    let contents = Contents::of(&*admin, true).await?;
     let filter = arguments.filter.parked(&*admin).await?;
     let count = admin.parked_count(&filter).await?;
     known_if_empty(&*admin, count == 0, filter.route.as_ref()).await?;
@@ -165,7 +172,7 @@ pub(super) async fn export(arguments: &Export) -> Outcome {
     loop {
         let rows = admin.parked(&filter, after.clone(), LOOK).await?;
         for row in &rows {
-            print(format_args!("{}\n", whole(row, true)));
+            print(format_args!("{}\n", whole(row, contents)));
         }
         done += rows.len() as u64;
         progress.at(done);
@@ -176,8 +183,8 @@ pub(super) async fn export(arguments: &Export) -> Outcome {
     }
 }
 
-fn whole(row: &ParkedRow, payload: bool) -> Value {
-    let mut fields = envelope::as_json(&row.envelope, payload);
+fn whole(row: &ParkedRow, contents: Contents) -> Value {
+    let mut fields = envelope::as_json(&row.envelope, contents);
     let (code, detail) = row.cause.clone().unzip();
     fields.insert("route".into(), json!(row.route));
     fields.insert("cause".into(), json!(code));

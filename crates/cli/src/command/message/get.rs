@@ -7,20 +7,21 @@ use serde_json::{Value, json};
 
 use super::{One, unknown};
 use crate::{
-    command::envelope,
+    command::envelope::{self, Contents},
     exit::{Code, Outcome},
     table::{Table, printable},
 };
 
 pub(super) async fn run(one: &One) -> Outcome {
-    let trace = one.store.open().await?.admin.message(one.id).await?;
+    let admin = one.store.open().await?.admin;
+    let (contents, trace) = (Contents::of(&*admin, one.payload).await?, admin.message(one.id).await?);
     let Some(envelope) = trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(copy)) else {
         return Err(unknown(one.id));
     };
     let places = places(&trace);
     one.output.object(
         || {
-            let mut fields = envelope::as_json(envelope, one.payload);
+            let mut fields = envelope::as_json(envelope, contents);
             fields.insert("enqueued_at".into(), trace.record.as_ref().map(|(_, at)| at.to_string()).into());
             fields.insert("in_log".into(), trace.record.is_some().into());
             let routes = places.iter().map(|(route, place)| json!({ "route": route, "state": place }));
@@ -29,7 +30,7 @@ pub(super) async fn run(one: &One) -> Outcome {
         },
         || {
             let mut text = String::new();
-            let mut lines = envelope::as_lines(envelope, one.payload);
+            let mut lines = envelope::as_lines(envelope, contents);
             let kept = match &trace.record {
                 Some((_, at)) => at.to_string(),
                 None => "no longer in the log; this is the copy of its parked row".to_owned(),

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 
 use super::{One, unknown};
 use crate::{
-    command::{envelope, why::in_lines},
+    command::{
+        envelope::{self, Contents},
+        why::in_lines,
+    },
     exit::{Code, Outcome},
     table::{Table, printable},
 };
@@ -32,6 +35,7 @@ struct Step {
 
 pub(super) async fn run(one: &One) -> Outcome {
     let admin = one.store.open().await?.admin;
+    let contents = Contents::of(&*admin, one.payload).await?;
     let (trace, overview) = (admin.message(one.id).await?, admin.overview().await?);
     let Some(envelope) =
         trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope))
@@ -39,7 +43,9 @@ pub(super) async fn run(one: &One) -> Outcome {
         return Err(unknown(one.id));
     };
     let mut steps = steps(&trace, overview.at);
-    let audit = admin.audit(AUDIT_MAX).await?;
+    // What was done to the message itself is told, however long ago that was.
+    let mut audit = admin.audit_of(one.id, AUDIT_MAX).await?;
+    audit.extend(admin.audit(AUDIT_MAX).await?.into_iter().filter(|entry| !entry.names(one.id)));
     steps.extend(audit.into_iter().filter_map(|entry| Some((is_about(&entry, &trace)?, entry))).map(acted));
     // What has no time stands behind what has.
     steps.sort_by_key(|step| (step.at.is_none(), step.at));
@@ -47,7 +53,7 @@ pub(super) async fn run(one: &One) -> Outcome {
     one.output.object(
         || {
             let steps: Vec<Value> = steps.iter().map(Step::json).collect();
-            let mut fields = envelope::as_json(envelope, one.payload);
+            let mut fields = envelope::as_json(envelope, contents);
             fields.insert("steps".into(), steps.into());
             fields.insert("findings".into(), json!(findings));
             Value::Object(fields)
@@ -61,7 +67,7 @@ pub(super) async fn run(one: &One) -> Outcome {
             }
             let mut text = format!("message {} ({})\n{table}", one.id, printable(&envelope.name));
             if one.payload {
-                let lines = envelope::contents_as_lines(envelope, true);
+                let lines = envelope::contents_as_lines(envelope, contents);
                 text.extend(lines.iter().map(|(name, value)| format!("{}: {}\n", printable(name), printable(value))));
             }
             findings.iter().for_each(|finding| text.push_str(&in_lines(finding)));
@@ -123,7 +129,7 @@ fn parked(row: &ParkedRow, now: Timestamp) -> Step {
 enum About {
     /// It names the message, its key, or the whole route.
     This,
-    /// It was done to several messages of the route, and the store does not keep which.
+    /// It was done to several messages of the route by an older program, which did not note which.
     Perhaps,
 }
 
@@ -135,8 +141,8 @@ fn is_about(entry: &AuditEntry, trace: &MessageTrace) -> Option<About> {
     }
     let envelope =
         trace.record.as_ref().map(|(envelope, _)| envelope).or(trace.parked.first().map(|row| &row.envelope))?;
-    if let Some(id) = entry.message() {
-        return (id == envelope.id).then_some(About::This);
+    if entry.names_messages() {
+        return entry.names(envelope.id).then_some(About::This);
     }
     let of_route = |name: &str| entry.subject == name || entry.route().is_none_or(|route| route == name);
     let mut routes =
@@ -172,7 +178,7 @@ fn acted((about, entry): (About, AuditEntry)) -> Step {
         About::This => "",
         About::Perhaps => "; whether this message was among them is not kept",
     };
-    let reason = entry.actor.reason.map_or_else(String::new, |reason| format!(": {reason}"));
-    let detail = format!("{} {} by {}{reason}{perhaps}", entry.action, entry.subject, entry.actor.name);
+    let reason = entry.actor.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    let detail = format!("{} {} by {}{reason}{perhaps}", entry.action, entry.in_short(), entry.actor.name);
     Step { at: Some(entry.at), route: None, what, detail }
 }

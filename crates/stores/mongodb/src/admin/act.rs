@@ -7,6 +7,7 @@ use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
     enlist::Batch,
+    envelope::MessageId,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
@@ -19,6 +20,7 @@ use crate::{
     error::Work,
     lease::{Beginning, add_lanes, drop_lanes, is_live, position},
     parked::{Rows, ordinal},
+    records::message_id,
     route::{Route, drop_empty_replays, ended_replays, unknown},
     value::{binary, long, text, text_opt, uuid},
 };
@@ -26,13 +28,13 @@ use crate::{
 pub(super) async fn redrive(db: &mut Db, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Redrive).await?;
     revive_replays(db).await?;
-    note_rows(db, actor, "redrive", filter, changed).await
+    note_rows(db, actor, "redrive", filter, &changed).await
 }
 
 pub(super) async fn discard(db: &mut Db, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Discard).await?;
     drop_empty_replays(db).await?;
-    note_rows(db, actor, "discard", filter, changed).await
+    note_rows(db, actor, "discard", filter, &changed).await
 }
 
 /// What to do with a row.
@@ -42,29 +44,32 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route, and counts those that it changed.
-async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<u64> {
-    let mut changed = 0;
+/// Does it to every matching row, route by route, and answers whose rows it changed.
+async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<MessageId>> {
+    let mut changed = Vec::new();
     for (route, found) in matching(db, filter).await? {
         let mut rows = Rows::new(db, &route, 0).await?;
-        changed += match act {
-            Act::Redrive => rows.redrive(&found).await?,
-            Act::Discard => rows.remove(&found).await?,
+        let places: Vec<Ordinal> = found.iter().map(|(place, _)| *place).collect();
+        let done = match act {
+            Act::Redrive => rows.redrive(&places).await?,
+            Act::Discard => rows.remove(&places).await?,
         };
         rows.finish().await?;
+        changed.extend(found.iter().filter(|(place, _)| done.contains(place)).map(|(_, id)| *id));
     }
     Ok(changed)
 }
 
 /// Gathered before anything changes, so that no change meets its own result.
-async fn matching(db: &mut Db, filter: &ParkedFilter) -> Work<Vec<(String, Vec<Ordinal>)>> {
+async fn matching(db: &mut Db, filter: &ParkedFilter) -> Work<Vec<(String, Vec<(Ordinal, MessageId)>)>> {
     let find = Find::new(conditions(filter)).sort(doc! { "route": 1, "ordinal": 1 });
-    let mut found: Vec<(String, Vec<Ordinal>)> = Vec::new();
-    for row in db.find("parked", find.fields(doc! { "route": 1, "ordinal": 1 })).await? {
+    let mut found: Vec<(String, Vec<(Ordinal, MessageId)>)> = Vec::new();
+    for row in db.find("parked", find.fields(doc! { "route": 1, "ordinal": 1, "id": 1 })).await? {
         let (route, place) = (text(&row, "route")?, ordinal(long(&row, "ordinal")?));
+        let row = (place, MessageId(message_id(&row)));
         match found.last_mut().filter(|(last, _)| last == route) {
-            Some((_, places)) => places.push(place),
-            None => found.push((route.to_owned(), vec![place])),
+            Some((_, rows)) => rows.push(row),
+            None => found.push((route.to_owned(), vec![row])),
         }
     }
     Ok(found)
@@ -192,11 +197,17 @@ async fn forget(db: &mut Db, name: &str) -> Work<()> {
 }
 
 /// Nothing changed is nothing to note.
-async fn note_rows(db: &mut Db, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64) -> Work<u64> {
-    if rows > 0 {
-        note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
+async fn note_rows(
+    db: &mut Db,
+    actor: &Actor,
+    action: &str,
+    filter: &ParkedFilter,
+    changed: &[MessageId],
+) -> Work<u64> {
+    for subject in filter.subjects(changed) {
+        note(db, actor, action, &subject).await?;
     }
-    Ok(rows)
+    Ok(changed.len() as u64)
 }
 
 pub(super) async fn enqueue(db: &mut Db, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
@@ -218,15 +229,23 @@ pub(super) async fn audit(db: &mut Db, limit: u32) -> Work<Vec<AuditEntry>> {
     if limit == 0 {
         return Ok(Vec::new());
     }
-    let entry = |document: &Document| {
-        let reason = text_opt(document, "reason").map(ToOwned::to_owned);
-        Ok(AuditEntry {
-            at: Timestamp::from_micros(long(document, "at")?),
-            actor: Actor { name: text(document, "actor")?.to_owned(), reason },
-            action: text(document, "action")?.to_owned(),
-            subject: text(document, "subject")?.to_owned(),
-        })
-    };
     let newest = Find::default().sort(doc! { "_id": -1 }).limit(i64::from(limit));
     db.find("audit", newest).await?.iter().map(entry).collect()
+}
+
+/// Those that hold the id as text: a pass over the record. An id has no sign that means something in a pattern.
+pub(super) async fn audit_of(db: &mut Db, id: MessageId, limit: u32) -> Work<Vec<AuditEntry>> {
+    let about = Find::new(doc! { "subject": { "$regex": id.to_string() } }).sort(doc! { "_id": -1 });
+    let entries = db.find("audit", about).await?.iter().map(entry).collect::<Work<Vec<AuditEntry>>>()?;
+    Ok(entries.into_iter().filter(|entry| entry.names(id)).take(limit as usize).collect())
+}
+
+fn entry(document: &Document) -> Work<AuditEntry> {
+    let reason = text_opt(document, "reason").map(ToOwned::to_owned);
+    Ok(AuditEntry {
+        at: Timestamp::from_micros(long(document, "at")?),
+        actor: Actor { name: text(document, "actor")?.to_owned(), reason },
+        action: text(document, "action")?.to_owned(),
+        subject: text(document, "subject")?.to_owned(),
+    })
 }

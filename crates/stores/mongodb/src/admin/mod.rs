@@ -185,6 +185,10 @@ impl StoreAdmin for MongoStore {
         look!(self, "read the audit record", |db| act::audit(&mut db, limit))
     }
 
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        look!(self, "read the audit record", |db| act::audit_of(&mut db, id, limit))
+    }
+
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         let store = self.clone();
         self.run("examine the store", async move { doctor::examine(&store, thresholds).await })

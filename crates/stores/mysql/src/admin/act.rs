@@ -6,6 +6,7 @@ use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
     enlist::Batch,
+    envelope::MessageId,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
@@ -18,11 +19,16 @@ use crate::{
     lease::{add_lanes, drop_lanes, id_bytes},
     parked::{Rows, ordinal},
     route::{Route, drop_empty_replays, unknown},
+    select::message_id,
 };
 
 const NOTE: &str = "INSERT INTO {p}audit (at, actor, reason, action, subject) VALUES (?, ?, ?, ?, ?)";
 
 const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {p}audit ORDER BY number DESC LIMIT ?";
+
+/// Those that hold an id as text: a pass over the record.
+const AUDIT_OF: &str = "
+SELECT at, actor, reason, action, subject FROM {p}audit WHERE LOCATE(?, subject) > 0 ORDER BY number DESC";
 
 /// A live one only.
 const LIVE_NODE: &str = "SELECT name FROM {p}node WHERE id = ? AND seen_at + lease_life > ? FOR UPDATE";
@@ -43,13 +49,13 @@ const READERS: &str = "SELECT name FROM {p}route WHERE name = ? OR replay_of = ?
 pub(super) async fn redrive(db: &mut Db, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Redrive).await?;
     revive_replays(db).await?;
-    note_rows(db, actor, "redrive", filter, changed).await
+    note_rows(db, actor, "redrive", filter, &changed).await
 }
 
 pub(super) async fn discard(db: &mut Db, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Discard).await?;
     drop_empty_replays(db).await?;
-    note_rows(db, actor, "discard", filter, changed).await
+    note_rows(db, actor, "discard", filter, &changed).await
 }
 
 /// What to do with a row.
@@ -59,10 +65,10 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route under its lock, and counts those that it changed.
-async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<u64> {
+/// Does it to every matching row, route by route under its lock, and answers whose rows it changed.
+async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<MessageId>> {
     db.lock("readers").await?;
-    let mut changed = 0;
+    let mut changed = Vec::new();
     for route in matching_routes(db, filter).await? {
         db.lock_route(&route).await?;
         let of_route = ParkedFilter { route: Some(route.clone()), ..filter.clone() };
@@ -70,11 +76,12 @@ async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<u64> {
         let found = matching(db, &of_route).await?;
         let now = db.now().await?;
         let mut rows = Rows::new(db, &route, now);
-        for ordinal in found {
-            changed += u64::from(match act {
+        for (ordinal, id) in found {
+            let done = match act {
                 Act::Redrive => rows.redrive(ordinal).await?,
                 Act::Discard => rows.remove(ordinal).await?,
-            });
+            };
+            changed.extend(done.then_some(id));
         }
         rows.finish().await?;
     }
@@ -87,10 +94,10 @@ async fn matching_routes(db: &mut Db, filter: &ParkedFilter) -> Work<Vec<String>
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-async fn matching(db: &mut Db, filter: &ParkedFilter) -> Work<Vec<Ordinal>> {
+async fn matching(db: &mut Db, filter: &ParkedFilter) -> Work<Vec<(Ordinal, MessageId)>> {
     let Conditions { sql, values } = Conditions::new(filter);
-    let rows = db.query(&format!("SELECT ordinal FROM {{p}}parked WHERE {sql} ORDER BY ordinal"), values).await?;
-    rows.iter().map(|row| Ok(ordinal(get(row, 0)?))).collect()
+    let rows = db.query(&format!("SELECT ordinal, id FROM {{p}}parked WHERE {sql} ORDER BY ordinal"), values).await?;
+    rows.iter().map(|row| Ok((ordinal(get(row, 0)?), MessageId(message_id(row, 1)?)))).collect()
 }
 
 /// A replay that has ended goes on for the sake of a redriven row: it gets its lane back, at its end.
@@ -186,11 +193,17 @@ async fn forget(db: &mut Db, name: &str) -> Work<()> {
 }
 
 /// Nothing changed is nothing to note.
-async fn note_rows(db: &mut Db, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64) -> Work<u64> {
-    if rows > 0 {
-        note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
+async fn note_rows(
+    db: &mut Db,
+    actor: &Actor,
+    action: &str,
+    filter: &ParkedFilter,
+    changed: &[MessageId],
+) -> Work<u64> {
+    for subject in filter.subjects(changed) {
+        note(db, actor, action, &subject).await?;
     }
-    Ok(rows)
+    Ok(changed.len() as u64)
 }
 
 pub(super) async fn enqueue(db: &mut Db, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
@@ -208,13 +221,20 @@ pub(crate) async fn note(db: &mut Db, actor: &Actor, action: &str, subject: &str
 }
 
 pub(super) async fn audit(db: &mut Db, limit: u32) -> Work<Vec<AuditEntry>> {
-    let entry = |row: &mysql_async::Row| {
-        Ok(AuditEntry {
-            at: Timestamp::from_micros(get(row, 0)?),
-            actor: Actor { name: get(row, 1)?, reason: get(row, 2)? },
-            action: get(row, 3)?,
-            subject: get(row, 4)?,
-        })
-    };
     db.query(AUDIT, values![limit]).await?.iter().map(entry).collect()
+}
+
+pub(super) async fn audit_of(db: &mut Db, id: MessageId, limit: u32) -> Work<Vec<AuditEntry>> {
+    let rows = db.query(AUDIT_OF, values![id.to_string()]).await?;
+    let entries = rows.iter().map(entry).collect::<Work<Vec<AuditEntry>>>()?;
+    Ok(entries.into_iter().filter(|entry| entry.names(id)).take(limit as usize).collect())
+}
+
+fn entry(row: &mysql_async::Row) -> Work<AuditEntry> {
+    Ok(AuditEntry {
+        at: Timestamp::from_micros(get(row, 0)?),
+        actor: Actor { name: get(row, 1)?, reason: get(row, 2)? },
+        action: get(row, 3)?,
+        subject: get(row, 4)?,
+    })
 }

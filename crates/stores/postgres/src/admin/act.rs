@@ -6,9 +6,11 @@ use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
     enlist::Batch,
+    envelope::MessageId,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
 };
+use tokio_postgres::Row;
 
 use super::rows::Conditions;
 use crate::{
@@ -28,6 +30,10 @@ const NOTE: &str =
     "INSERT INTO {audit} (at, actor, reason, action, subject) VALUES (clock_timestamp(), $1, $2, $3, $4)";
 
 const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {audit} ORDER BY number DESC LIMIT $1";
+
+/// Those that hold an id as text: a pass over the record.
+const AUDIT_OF: &str = "
+SELECT at, actor, reason, action, subject FROM {audit} WHERE position($1 IN subject) > 0 ORDER BY number DESC";
 
 /// A live one only.
 const DRAIN_NODE: &str = "
@@ -51,13 +57,13 @@ const READERS: &str = "SELECT name FROM {route} WHERE name = $1 OR replay_of = $
 pub(super) async fn redrive(db: &Db<'_>, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Redrive).await?;
     revive_replays(db).await?;
-    note_rows(db, actor, "redrive", filter, changed).await
+    note_rows(db, actor, "redrive", filter, &changed).await
 }
 
 pub(super) async fn discard(db: &Db<'_>, filter: &ParkedFilter, actor: &Actor) -> Work<u64> {
     let changed = each_row(db, filter, Act::Discard).await?;
     drop_empty_replays(db).await?;
-    note_rows(db, actor, "discard", filter, changed).await
+    note_rows(db, actor, "discard", filter, &changed).await
 }
 
 /// What to do with a row.
@@ -67,20 +73,21 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route under its lock, and counts those that it changed.
-async fn each_row(db: &Db<'_>, filter: &ParkedFilter, act: Act) -> Work<u64> {
+/// Does it to every matching row, route by route under its lock, and answers whose rows it changed.
+async fn each_row(db: &Db<'_>, filter: &ParkedFilter, act: Act) -> Work<Vec<MessageId>> {
     db.lock("readers", "").await?;
-    let mut changed = 0;
+    let mut changed = Vec::new();
     for route in matching_routes(db, filter).await? {
         db.lock_route(&route).await?;
         let of_route = ParkedFilter { route: Some(route.clone()), ..filter.clone() };
         let mut rows = Rows::new(db, &route, db.now().await?);
         // Gathered before anything changes, so that no change meets its own result.
-        for ordinal in matching(db, &of_route).await? {
-            changed += u64::from(match act {
+        for (ordinal, id) in matching(db, &of_route).await? {
+            let done = match act {
                 Act::Redrive => rows.redrive(ordinal).await?,
                 Act::Discard => rows.remove(ordinal).await?,
-            });
+            };
+            changed.extend(done.then_some(id));
         }
         rows.finish().await?;
     }
@@ -94,11 +101,11 @@ async fn matching_routes(db: &Db<'_>, filter: &ParkedFilter) -> Work<Vec<String>
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-async fn matching(db: &Db<'_>, filter: &ParkedFilter) -> Work<Vec<Ordinal>> {
+async fn matching(db: &Db<'_>, filter: &ParkedFilter) -> Work<Vec<(Ordinal, MessageId)>> {
     let conditions = Conditions::new(filter);
-    let sql = format!("SELECT ordinal FROM {{parked}} WHERE {} ORDER BY ordinal", conditions.sql);
+    let sql = format!("SELECT ordinal, id FROM {{parked}} WHERE {} ORDER BY ordinal", conditions.sql);
     let rows = db.query(&sql, &conditions.values()).await?;
-    rows.iter().map(|row| Ok(ordinal(row.try_get(0)?))).collect()
+    rows.iter().map(|row| Ok((ordinal(row.try_get(0)?), MessageId(row.try_get(1)?)))).collect()
 }
 
 /// A replay that has ended goes on for the sake of a redriven row: it gets its lane back, at its end.
@@ -211,12 +218,18 @@ async fn forget(db: &Db<'_>, name: &str) -> Work<()> {
     Ok(())
 }
 
-/// Nothing changed is nothing to note.
-async fn note_rows(db: &Db<'_>, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64) -> Work<u64> {
-    if rows > 0 {
-        note(db, actor, action, &format!("{rows} rows of {filter}")).await?;
+/// Notes whose rows were changed, and answers how many.
+async fn note_rows(
+    db: &Db<'_>,
+    actor: &Actor,
+    action: &str,
+    filter: &ParkedFilter,
+    changed: &[MessageId],
+) -> Work<u64> {
+    for subject in filter.subjects(changed) {
+        note(db, actor, action, &subject).await?;
     }
-    Ok(rows)
+    Ok(changed.len() as u64)
 }
 
 pub(super) async fn enqueue(db: &Db<'_>, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
@@ -233,14 +246,20 @@ pub(crate) async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str
 }
 
 pub(super) async fn audit(db: &Db<'_>, limit: u32) -> Work<Vec<AuditEntry>> {
-    let rows = db.query(AUDIT, &[&i64::from(limit)]).await?;
-    let entry = |row: &tokio_postgres::Row| {
-        Ok(AuditEntry {
-            at: row.try_get::<_, Instant>(0)?.0,
-            actor: Actor { name: row.try_get(1)?, reason: row.try_get(2)? },
-            action: row.try_get(3)?,
-            subject: row.try_get(4)?,
-        })
-    };
-    rows.iter().map(entry).collect()
+    db.query(AUDIT, &[&i64::from(limit)]).await?.iter().map(entry).collect()
+}
+
+pub(super) async fn audit_of(db: &Db<'_>, id: MessageId, limit: u32) -> Work<Vec<AuditEntry>> {
+    let rows = db.query(AUDIT_OF, &[&id.to_string()]).await?;
+    let entries = rows.iter().map(entry).collect::<Work<Vec<AuditEntry>>>()?;
+    Ok(entries.into_iter().filter(|entry| entry.names(id)).take(limit as usize).collect())
+}
+
+fn entry(row: &Row) -> Work<AuditEntry> {
+    Ok(AuditEntry {
+        at: row.try_get::<_, Instant>(0)?.0,
+        actor: Actor { name: row.try_get(1)?, reason: row.try_get(2)? },
+        action: row.try_get(3)?,
+        subject: row.try_get(4)?,
+    })
 }

@@ -2,7 +2,7 @@
 //!
 //! A look needs no lock but the one that a change of a table's definition conflicts with. Behind that it waits for a moment
 //! ([`LOCK_TIMEOUT`]) and then names whoever has it: people look because something stands still, and must not stand still
-//! themselves.
+//! themselves. A change waits for somewhat longer; see [`crate::locked`].
 
 pub(crate) mod act;
 mod browse;
@@ -14,7 +14,7 @@ mod vitals;
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    BoxFuture, Error, ErrorKind, Result,
+    BoxFuture, Error, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, MessageTrace, Overview, ParkedFilter, ParkedRow, ReplaySpec, StoreAdmin, Vitals,
     },
@@ -26,10 +26,14 @@ use postrider_core::{
     parked::Ordinal,
 };
 
-pub(crate) use self::act::note;
-use crate::{PostgresStore, db::Db, error::Fault, log::transact};
-
-const REPEATS_MAX: u32 = 8;
+pub(crate) use self::{act::note, doctor::blockers::blocker_of};
+use crate::{
+    PostgresStore,
+    db::Db,
+    error::Fault,
+    locked::{self, LOCK_PATIENCE, Waiter},
+    log::REPEATS_MAX,
+};
 
 /// How long a look waits for a lock. Shorter than the patience of whoever asks for metrics, and longer than
 /// a lock has to be kept until its holder is named.
@@ -55,12 +59,31 @@ macro_rules! look {
     };
 }
 
-/// One change by an operator in one transaction, and a hint to the relays of this process.
+/// One change by an operator in one transaction, and a hint to the relays of this process. As everywhere, one that wrote the
+/// same checkpoint as somebody else is tried again; a lock that somebody keeps is not waited for without end.
 macro_rules! act {
     ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
         Box::pin(async move {
-            let changed: BoxFuture<'_, Result<_>> = transact!($store, begin, $operation, |$db| $work);
-            let changed = changed.await?;
+            let waiter = Waiter::default();
+            let change = async {
+                let mut repeats = 0;
+                loop {
+                    let mut client = $store.client().await?;
+                    let attempt = async {
+                        let $db = Db::begin(&mut client, &$store.0.dialect).await?;
+                        waiter.bound(&$db, LOCK_PATIENCE).await?;
+                        let outcome = $work.await?;
+                        $db.commit().await?;
+                        Ok::<_, Fault>(outcome)
+                    };
+                    match attempt.await {
+                        Err(fault) if fault.is_unique_violation() && repeats < REPEATS_MAX => repeats += 1,
+                        outcome => break outcome,
+                    }
+                }
+            };
+            let changed = waiter.tells(&$store.0.access, $operation, change).await;
+            let changed = changed.map_err(|fault| fault.into_error($operation))?;
             $store.wake();
             Ok(changed)
         })
@@ -70,6 +93,10 @@ macro_rules! act {
 impl StoreAdmin for PostgresStore {
     fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
         look!(self, "overview", |db| overview::overview(&db, self.block_bits()))
+    }
+
+    fn sees_contents(&self) -> BoxFuture<'_, Result<bool>> {
+        look!(self, "look at privileges", |db| rows::sees_contents(&db))
     }
 
     fn parked<'a>(
@@ -164,6 +191,10 @@ impl StoreAdmin for PostgresStore {
         look!(self, "read the audit record", |db| act::audit(&db, limit))
     }
 
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        look!(self, "read the audit record", |db| act::audit_of(&db, id, limit))
+    }
+
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         Box::pin(async move {
             doctor::examine(self, thresholds).await.map_err(|fault| fault.into_error("examine the store"))
@@ -173,11 +204,5 @@ impl StoreAdmin for PostgresStore {
 
 /// That a look has waited for a lock in vain, with the name of whoever has it.
 async fn locked(store: &PostgresStore, error: Error) -> Error {
-    match store.blockage().await {
-        Ok(Some(found)) => {
-            let told = format!("{}: {}; {}", found.code, found.detail, found.fix);
-            Error::new(ErrorKind::Unavailable, told).caused_by(error)
-        }
-        _ => Error::new(ErrorKind::Unavailable, "the store is locked").caused_by(error),
-    }
+    locked::error(store.blockage().await.ok().flatten(), error)
 }

@@ -30,8 +30,13 @@ SELECT route, ordinal, state,
                                 WHERE before.route = row.route AND before.key_hash = row.key_hash
                                   AND before.in_line AND before.ordinal < row.ordinal),
        attempts, cause_code, cause_detail, due_at, parked_at,
-       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+       id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, CONTENTS
   FROM {parked} AS row";
+
+/// A viewer is not given these columns, and sees everything else.
+const SEES_CONTENTS: &str = "
+SELECT bool_and(has_column_privilege(place, name, 'SELECT'))
+  FROM unnest(ARRAY['{parked}', '{log_0}']) AS place CROSS JOIN unnest(ARRAY['headers', 'payload']) AS name";
 
 /// The newest of each group tells its detail.
 const DEAD: &str = "
@@ -85,6 +90,15 @@ impl Conditions {
     }
 }
 
+pub(super) async fn sees_contents(db: &Db<'_>) -> Work<bool> {
+    Ok(db.query_one(SEES_CONTENTS, &[]).await?.try_get(0)?)
+}
+
+/// Headers and payload as columns, or nothing in their places for those who may not see them.
+async fn contents(db: &Db<'_>) -> Work<&'static str> {
+    Ok(if sees_contents(db).await? { "headers, payload" } else { "NULL::bytea, ''::bytea" })
+}
+
 pub(super) async fn parked(
     db: &Db<'_>,
     filter: &ParkedFilter,
@@ -97,7 +111,8 @@ pub(super) async fn parked(
         conditions.sql.push_str(&format!(" AND (route, ordinal) > ({route}, {place})"));
     }
     let limit = conditions.bind(i64::from(limit));
-    let sql = format!("{PARKED} WHERE {} ORDER BY route, ordinal LIMIT {limit}", conditions.sql);
+    let parked = PARKED.replace("CONTENTS", contents(db).await?);
+    let sql = format!("{parked} WHERE {} ORDER BY route, ordinal LIMIT {limit}", conditions.sql);
     let now = db.now().await?;
     let rows = db.query(&sql, &conditions.values()).await?;
     rows.iter().map(|row| shown(row, now)).collect()
@@ -163,9 +178,10 @@ pub(super) async fn message(db: &Db<'_>, id: MessageId) -> Work<MessageTrace> {
 /// A pass over the log, leaf by leaf so that none but the one at hand is locked. An index on the id would make this quick
 /// and every enqueue dear; somebody asks for one message now and then.
 async fn find(db: &Db<'_>, id: MessageId) -> Work<Option<Row>> {
+    let contents = contents(db).await?;
     for leaf in 0..LEAVES {
         let sql = format!(
-            "SELECT tx, seq, id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+            "SELECT tx, seq, id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, {contents}
                FROM {{log_{leaf}}} WHERE id = $1 ORDER BY seq LIMIT 1"
         );
         if let Some(row) = db.query_opt(&sql, &[&id.0]).await? {

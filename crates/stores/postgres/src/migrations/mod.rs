@@ -20,6 +20,7 @@ use crate::{
     db::{Db, unsigned},
     dialect::Postgres,
     error::{Fault, Work, corrupt},
+    locked::{LOCK_PATIENCE, MIGRATION_PATIENCE, Waiter},
     values::Instant,
 };
 
@@ -81,14 +82,17 @@ impl Migration {
 /// # Errors
 /// [`ErrorKind::Schema`] if the database is newer than this program or was altered; otherwise what PostgreSQL answers.
 pub async fn status(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
+    let waiter = Waiter::default();
     let attempt = async {
         let mut client = connect(url).await?;
         let db = Db::look(&mut client, dialect).await?;
+        waiter.bound(&db, LOCK_PATIENCE).await?;
         let standings = standings(&db).await?;
         db.commit().await?;
         Ok::<_, Fault>(standings)
     };
-    attempt.await.map_err(|fault| fault.into_error("look at the schema"))
+    let told = waiter.tells(&Access::parse(url)?, "look at the schema", attempt).await;
+    told.map_err(|fault| fault.into_error("look at the schema"))
 }
 
 /// The migrations that [`up`] would apply.
@@ -104,8 +108,10 @@ pub async fn plan(url: &str, dialect: &Postgres) -> Result<Vec<Standing>> {
 /// # Errors
 /// As [`status`].
 pub async fn up(url: &str, dialect: &Postgres, actor: &Actor) -> Result<Vec<Standing>> {
-    let attempt = async { apply(&mut connect(url).await?, dialect, BLOCK_BITS, Some(actor)).await };
-    attempt.await.map_err(|fault| fault.into_error("migrate"))
+    let waiter = Waiter::default();
+    let attempt = async { apply(&mut connect(url).await?, dialect, BLOCK_BITS, Some(actor), &waiter).await };
+    let told = waiter.tells(&Access::parse(url)?, "migrate", attempt).await;
+    told.map_err(|fault| fault.into_error("migrate"))
 }
 
 /// Other stores beside this one, if this one is not made yet: the prefixes of their tables in the same schema. For whoever
@@ -150,20 +156,25 @@ pub(crate) async fn connect(url: &str) -> Work<Object> {
     Ok(pool.get().await?)
 }
 
-/// Applies what is pending, under a lock. An opener who was told to migrate is no actor: the ledger says when.
+/// Applies what is pending, under a lock. An opener who was told to migrate is no actor: the ledger says when. Tables that
+/// somebody keeps locked are not waited for for long: everybody who enqueues would queue up behind this.
 pub(crate) async fn apply(
     client: &mut Object,
     dialect: &Postgres,
     block_bits: u32,
     actor: Option<&Actor>,
+    waiter: &Waiter,
 ) -> Work<Vec<Standing>> {
     let db = Db::begin(client, dialect).await?;
+    waiter.bound(&db, LOCK_PATIENCE).await?;
     // Without the lock first: an opener of a finished schema must not wait for anybody.
     if pending(&db).await?.is_empty() {
         return Ok(Vec::new());
     }
     db.take_time().await?;
+    waiter.bound(&db, MIGRATION_PATIENCE).await?;
     db.lock("migrations", "").await?;
+    waiter.bound(&db, LOCK_PATIENCE).await?;
     let pending = pending(&db).await?;
     // Asked first: making a schema that exists needs the right to make one all the same.
     if !schema_exists(&db).await? {
@@ -188,8 +199,9 @@ async fn pending(db: &Db<'_>) -> Work<Vec<Standing>> {
 }
 
 /// For those who migrate by hand: refuses a schema that is not complete.
-pub(crate) async fn check(client: &mut Object, dialect: &Postgres) -> Work<()> {
+pub(crate) async fn check(client: &mut Object, dialect: &Postgres, waiter: &Waiter) -> Work<()> {
     let db = Db::look(client, dialect).await?;
+    waiter.bound(&db, LOCK_PATIENCE).await?;
     let standings = standings(&db).await?;
     let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
     if applied == Some(LATEST) {
@@ -208,8 +220,9 @@ pub(crate) async fn check(client: &mut Object, dialect: &Postgres) -> Work<()> {
 }
 
 /// What was chosen when the tables were made.
-pub(crate) async fn block_bits(client: &mut Object, dialect: &Postgres) -> Work<u32> {
+pub(crate) async fn block_bits(client: &mut Object, dialect: &Postgres, waiter: &Waiter) -> Work<u32> {
     let db = Db::look(client, dialect).await?;
+    waiter.bound(&db, LOCK_PATIENCE).await?;
     let row = db.query_opt("SELECT value FROM {setting} WHERE name = 'block_bits'", &[]).await?;
     Ok(unsigned(row.ok_or_else(|| corrupt("the setting `block_bits` is missing"))?.try_get(0)?))
 }

@@ -6,6 +6,7 @@ use postrider_core::{
     Error, ErrorKind,
     admin::{Actor, AuditEntry, ParkedFilter, ReplaySpec},
     enlist::Batch,
+    envelope::MessageId,
     lease::{NodeId, Reader, Replay},
     parked::Ordinal,
     time::Timestamp,
@@ -18,6 +19,7 @@ use crate::{
     error::Work,
     lease::{add_lanes, last_seq},
     parked::{Rows, ordinal},
+    read::message_id,
     route::{Route, draw, drop_empty_replays, unknown},
     worker::Db,
 };
@@ -25,6 +27,10 @@ use crate::{
 const NOTE: &str = "INSERT INTO {p}audit (at, actor, reason, action, subject) VALUES (?1, ?2, ?3, ?4, ?5)";
 
 const AUDIT: &str = "SELECT at, actor, reason, action, subject FROM {p}audit ORDER BY number DESC LIMIT ?1";
+
+/// Those that hold an id as text: a pass over the record.
+const AUDIT_OF: &str = "
+SELECT at, actor, reason, action, subject FROM {p}audit WHERE instr(subject, ?1) > 0 ORDER BY number DESC";
 
 /// A live one only.
 const DRAIN_NODE: &str = "UPDATE {p}node SET leaving = 1 WHERE id = ?1 AND seen_at + lease_life > ?2 RETURNING name";
@@ -47,13 +53,13 @@ const READERS: &str = "SELECT name FROM {p}route WHERE name = ?1 OR replay_of = 
 pub(super) fn redrive(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
     let changed = each_row(db, filter, now, Act::Redrive)?;
     revive_replays(db)?;
-    note_rows(db, actor, "redrive", filter, changed, now)
+    note_rows(db, actor, "redrive", filter, &changed, now)
 }
 
 pub(super) fn discard(db: &Db, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> Work<u64> {
     let changed = each_row(db, filter, now, Act::Discard)?;
     drop_empty_replays(db)?;
-    note_rows(db, actor, "discard", filter, changed, now)
+    note_rows(db, actor, "discard", filter, &changed, now)
 }
 
 /// What to do with a row.
@@ -63,17 +69,18 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route, and counts those that it changed.
-fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<u64> {
-    let mut changed = 0;
+/// Does it to every matching row, route by route, and answers whose rows it changed.
+fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<Vec<MessageId>> {
+    let mut changed = Vec::new();
     let found = matching(db, filter)?;
     for of_route in found.chunk_by(|one, other| one.0 == other.0) {
         let mut rows = Rows::new(db, &of_route[0].0, now);
-        for (_, ordinal) in of_route {
-            changed += u64::from(match act {
+        for (_, ordinal, id) in of_route {
+            let done = match act {
                 Act::Redrive => rows.redrive(*ordinal)?,
                 Act::Discard => rows.remove(*ordinal)?,
-            });
+            };
+            changed.extend(done.then_some(*id));
         }
         rows.finish()?;
     }
@@ -81,14 +88,14 @@ fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<u6
 }
 
 /// Gathered before anything changes, so that no change meets its own result.
-fn matching(db: &Db, filter: &ParkedFilter) -> Work<Vec<(String, Ordinal)>> {
+fn matching(db: &Db, filter: &ParkedFilter) -> Work<Vec<(String, Ordinal, MessageId)>> {
     let (condition, values) = condition(filter);
     let mut statement =
-        db.statement(&format!("SELECT route, ordinal FROM {{p}}parked WHERE {condition} ORDER BY route, ordinal"))?;
+        db.statement(&format!("SELECT route, ordinal, id FROM {{p}}parked WHERE {condition} ORDER BY route, ordinal"))?;
     let mut rows = statement.query(rusqlite::params_from_iter(values))?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        found.push((row.get(0)?, ordinal(row.get(1)?)));
+        found.push((row.get(0)?, ordinal(row.get(1)?), message_id(row, 2)?));
     }
     Ok(found)
 }
@@ -202,11 +209,18 @@ pub(super) fn enqueue(db: &Db, batch: Batch, actor: Option<&Actor>, now: Timesta
 }
 
 /// Nothing changed is nothing to note.
-fn note_rows(db: &Db, actor: &Actor, action: &str, filter: &ParkedFilter, rows: u64, now: Timestamp) -> Work<u64> {
-    if rows > 0 {
-        note(db, actor, action, &format!("{rows} rows of {filter}"), now)?;
+fn note_rows(
+    db: &Db,
+    actor: &Actor,
+    action: &str,
+    filter: &ParkedFilter,
+    changed: &[MessageId],
+    now: Timestamp,
+) -> Work<u64> {
+    for subject in filter.subjects(changed) {
+        note(db, actor, action, &subject, now)?;
     }
-    Ok(rows)
+    Ok(changed.len() as u64)
 }
 
 fn note(db: &Db, actor: &Actor, action: &str, subject: &str, now: Timestamp) -> Work<()> {
@@ -216,13 +230,21 @@ fn note(db: &Db, actor: &Actor, action: &str, subject: &str, now: Timestamp) -> 
 
 pub(super) fn audit(db: &Db, limit: u32) -> Work<Vec<AuditEntry>> {
     let mut statement = db.statement(AUDIT)?;
-    let entries = statement.query_map([limit], |row| {
-        Ok(AuditEntry {
-            at: Timestamp::from_micros(row.get(0)?),
-            actor: Actor { name: row.get(1)?, reason: row.get(2)? },
-            action: row.get(3)?,
-            subject: row.get(4)?,
-        })
-    })?;
+    let entries = statement.query_map([limit], entry)?;
     Ok(entries.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn audit_of(db: &Db, id: MessageId, limit: u32) -> Work<Vec<AuditEntry>> {
+    let mut statement = db.statement(AUDIT_OF)?;
+    let entries = statement.query_map([id.to_string()], entry)?.collect::<rusqlite::Result<Vec<AuditEntry>>>()?;
+    Ok(entries.into_iter().filter(|entry| entry.names(id)).take(limit as usize).collect())
+}
+
+fn entry(row: &rusqlite::Row<'_>) -> rusqlite::Result<AuditEntry> {
+    Ok(AuditEntry {
+        at: Timestamp::from_micros(row.get(0)?),
+        actor: Actor { name: row.get(1)?, reason: row.get(2)? },
+        action: row.get(3)?,
+        subject: row.get(4)?,
+    })
 }

@@ -132,6 +132,10 @@ impl StoreAdmin for SqliteStore {
         Box::pin(self.inspector.run("read the audit record", move |db| act::audit(db, limit)))
     }
 
+    fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
+        Box::pin(self.inspector.run("read the audit record", move |db| act::audit_of(db, id, limit)))
+    }
+
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         Box::pin(async move {
             let mut findings =

@@ -75,6 +75,20 @@ SELECT holder.pid, coalesce(holder.usename, '?'), coalesce(holder.datname, '?'),
  ORDER BY holder.xact_start, holder.pid
  LIMIT 1";
 
+/// Whoever keeps one session waiting, directly or through others that wait themselves; best one that waits for nobody.
+const BLOCKER_OF: &str = "
+WITH RECURSIVE chain (pid) AS (
+    SELECT * FROM unnest(pg_blocking_pids($1))
+     UNION
+    SELECT further.pid FROM chain CROSS JOIN LATERAL unnest(pg_blocking_pids(chain.pid)) AS further (pid)
+)
+SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?'), blocker.state,
+       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, false, blocker.query
+  FROM chain
+  JOIN pg_stat_activity AS blocker ON blocker.pid = chain.pid
+ ORDER BY blocker.wait_event_type IS NOT DISTINCT FROM 'Lock', blocker.xact_start, blocker.pid
+ LIMIT 1";
+
 /// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
 const LOCKED_AFTER_SECONDS: f64 = 2.0;
 
@@ -120,12 +134,13 @@ pub(super) async fn blockage(client: &Client, dialect: &Postgres) -> Work<Option
         }
     }
     let Some((row, what)) = found else { return Ok(None) };
-    let Session { pid, told, .. } = Session::of(&row)?;
-    Ok(Some(
-        Finding::new(super::LOCKED, Severity::Error, format!("pid {pid}"))
-            .detail(format!("pid {pid} keeps a lock {what} {LOCKED_AFTER_SECONDS} s or more ({told}); nothing is lost"))
-            .fix(format!("end that transaction, or run `SELECT pg_terminate_backend({pid})`")),
-    ))
+    Ok(Some(Session::of(&row)?.locks(&format!("{what} {LOCKED_AFTER_SECONDS} s or more"))))
+}
+
+/// Whoever keeps this session waiting for a lock just now.
+pub(crate) async fn blocker_of(client: &Client, pid: i32) -> Work<Option<Finding>> {
+    let Some(row) = client.query_opt(BLOCKER_OF, &[&pid]).await? else { return Ok(None) };
+    Ok(Some(Session::of(&row)?.locks("that was waited for in vain")))
 }
 
 pub(super) async fn uncommitted(client: &Client, age: Duration) -> Work<Vec<Finding>> {
@@ -190,6 +205,14 @@ impl Session {
         let query = shown_statement(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default(), &['\'']);
         let told = format!("{user} in {database}, {state}{age}; last query: {query}");
         Ok(Self { pid: row.try_get(0)?, writes: row.try_get(5)?, told })
+    }
+
+    /// As the one that has a lock, and which.
+    fn locks(&self, which: &str) -> Finding {
+        let Self { pid, told, .. } = self;
+        Finding::new(super::LOCKED, Severity::Error, format!("pid {pid}"))
+            .detail(format!("pid {pid} keeps a lock {which} ({told}); nothing is lost"))
+            .fix(format!("end that transaction, or run `SELECT pg_terminate_backend({pid})`"))
     }
 
     fn finding(&self, holds: &str) -> Finding {

@@ -4,7 +4,7 @@
 //! what is between here and the server is one of the questions. Nothing is changed: what a role may not see is itself a
 //! finding.
 
-mod blockers;
+pub(crate) mod blockers;
 mod connection;
 mod privileges;
 mod ring;
