@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use mysql_async::{TxOpts, prelude::Queryable};
-use postrider_core::{enlist::Enlist, envelope::Envelope};
+use postrider_core::{ErrorKind, enlist::Enlist, envelope::Envelope};
 
 use crate::{
     names,
@@ -37,6 +37,47 @@ async fn plain_sql_enqueues() {
     assert_eq!(delivered[0].key.as_ref().unwrap().as_str(), "größe");
     assert_eq!(&delivered[0].payload[..], b"{}");
     assert_ne!(delivered[0].id, delivered[1].id, "an id is made for whoever gives none");
+}
+
+/// The example of the guide, as it stands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guides_example_enqueues_with_headers() {
+    let guide = include_str!("../../../../../docs/operate/mysql.md");
+    let example = guide.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let place = Place::new().await;
+    let orders = format!("{}keys", place.prefix());
+    let table = format!("CREATE TABLE {orders} (number BIGINT PRIMARY KEY, state VARCHAR(20)) ENGINE = InnoDB;");
+    let example = example.replace("postrider_", place.prefix()).replace("UPDATE orders", &format!("UPDATE {orders}"));
+    client(&format!("{table} {example}"));
+    let delivered = place.delivered().await;
+    assert_eq!(names(&delivered), ["order.placed"]);
+    let headers = [("attempt", "2"), ("tenant", "acme")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(delivered[0].headers.decode().unwrap(), headers);
+    assert_eq!(&delivered[0].payload[..], br#"{"number": 4711}"#);
+}
+
+/// As a service writes them itself: text, escapes, and what is no header at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_of_plain_sql_are_one_json_object_in_utf_8() {
+    let place = Place::new().await;
+    let mut connection = connect().await;
+    connection.query_drop("SET NAMES latin1").await.unwrap();
+    let insert = format!("INSERT INTO {}log (topic, name, headers, payload) VALUES ('t', 'n', ", place.prefix());
+    for headers in [
+        r#"'{"tenant": "acme"}'"#,
+        r#"CONVERT(JSON_OBJECT('size', CONCAT('gr', _latin1 X'F6', _latin1 X'DF', 'e "42"')) USING utf8mb4)"#,
+        "NULL",
+        "''",
+        "'[1]'",
+    ] {
+        connection.query_drop(format!("{insert}{headers}, '')")).await.unwrap();
+    }
+    let delivered = place.delivered().await;
+    let headers = |index: usize| delivered[index].headers.decode();
+    assert_eq!(headers(0).unwrap(), [("tenant".to_owned(), "acme".to_owned())]);
+    assert_eq!(headers(1).unwrap(), [("size".to_owned(), "größe \"42\"".to_owned())]);
+    assert_eq!((headers(2).unwrap(), headers(3).unwrap()), (Vec::new(), Vec::new()));
+    assert_eq!(headers(4).unwrap_err().kind(), ErrorKind::Corrupt, "what is no object is told when it is published");
 }
 
 /// After a deadlock the server has rolled the transaction back, and an insert would commit alone.
