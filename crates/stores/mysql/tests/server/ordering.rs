@@ -150,6 +150,29 @@ async fn an_insert_that_waits_with_its_number_is_not_taken_for_one_that_was_roll
     assert_eq!(by_number(&place).await, ["first", "late", "foreign"], "it had its number before");
 }
 
+/// Whoever coordinates several databases may vanish between preparing and committing, for as long as it likes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_transaction_holds_up_nobody_and_comes_when_it_is_committed() {
+    let place = Place::new().await;
+    let mut prepared = Vec::new();
+    for name in ["committed", "rolled back"] {
+        let (mut connection, id) = (connect().await, uuid::Uuid::now_v7());
+        let insert = format!("INSERT INTO {}log (topic, name, payload) VALUES ('t', '{name}', '')", place.prefix());
+        for sql in [format!("XA START '{id}'"), insert, format!("XA END '{id}'"), format!("XA PREPARE '{id}'")] {
+            connection.query_drop(sql).await.unwrap();
+        }
+        prepared.push((connection, id));
+    }
+    for names_so_far in [&["meanwhile"][..], &["meanwhile", "meanwhile"]] {
+        place.commit(vec![Envelope::new("t", "meanwhile", "")]).await;
+        assert_eq!(names(&place.delivered().await), names_so_far);
+    }
+    for ((mut connection, id), end) in prepared.into_iter().zip(["COMMIT", "ROLLBACK"]) {
+        connection.query_drop(format!("XA {end} '{id}'")).await.unwrap();
+    }
+    assert_eq!(names(&place.delivered().await), ["meanwhile", "meanwhile", "committed"]);
+}
+
 /// `INSERT … SELECT` reserves numbers ahead of the rows: a row that has read what another transaction committed may have a
 /// lower number than the message of that transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
