@@ -7,8 +7,11 @@
 //! [`migrations`](crate::migrations)):
 //!
 //! ```sql
-//! INSERT INTO postrider_log (topic, name, `key`, payload) VALUES ('orders', 'order.placed', 'o-4711', '{}');
+//! INSERT INTO postrider_log (topic, name, `key`, headers, payload)
+//! VALUES ('orders', 'order.placed', 'o-4711', '{"tenant": "acme"}', '{}');
 //! ```
+//!
+//! Headers are one JSON object of texts, in UTF-8, or NULL.
 //!
 //! Take the lock that orders the key before: what is enqueued without it has no order among its like.
 

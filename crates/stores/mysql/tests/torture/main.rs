@@ -1,6 +1,6 @@
-//! Torture: writers that hold, roll back and set savepoints, and two relays that take the lane from each other, sleep through
-//! their leases and are killed in mid-statement, while the log is emptied behind them. A checker compares the producers' own
-//! log with what arrived.
+//! Torture: writers that hold, roll back, set savepoints, write ten thousand at once, and prepare what is resolved late; relays
+//! that take lanes from each other, sleep through their leases and are killed in mid-statement, while the log is emptied
+//! behind them. A checker compares the producers' own log with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to sequencers with a planted mistake, each of which it
 //! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use postrider_store_mysql::planted::Plant;
 use postrider_testkit::checker::Verdict;
 
-use crate::world::World;
+use crate::world::{Load, World};
 
 /// One torture at a time: a second one would only slow down the first.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -31,30 +31,32 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let _alone = ALONE.lock().await;
     let seconds = setting("POSTRIDER_TORTURE_SECONDS", 6);
     let seed = setting("POSTRIDER_TORTURE_SEED", 1);
-    let world = World::new(Plant::None, Duration::from_secs(seconds), 30).await;
+    let world = World::new(Plant::None, Load::whole(Duration::from_secs(seconds))).await;
     let verdict = torture(&world, seed).await;
-    let (takes, fenced, killed, purged) = world.counts();
-    println!("seed {seed}: {takes} takes, {fenced} fenced, {killed} killed, {purged} purged, {verdict:?}");
+    let counts = world.counts();
+    println!("seed {seed}: {counts:?}, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
-    assert!(
-        verdict.duplicates <= world.duplicates_max(),
-        "seed {seed}: {} at most, {verdict:?}",
-        world.duplicates_max()
-    );
+    assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
     // How much of what happened is a matter of the machine; that the run was worth something is not. At least one of each is done
     // on purpose, whatever chance does.
-    assert!(verdict.committed > 100 && verdict.rolled_back > 0 && takes > 1, "{takes} takes, {verdict:?}");
-    assert!(fenced > 0 && killed > 0 && purged > 0, "{fenced} fenced, {killed} killed, {purged} purged");
+    let committed = world.load.bulk + 100;
+    assert!(verdict.committed > committed && verdict.rolled_back > 0, "seed {seed}: {counts:?}, {verdict:?}");
+    assert!(
+        counts.takes > u64::from(world.load.lanes) && counts.bulks > 0 && counts.prepared > 0,
+        "seed {seed}: {counts:?}"
+    );
+    assert!(counts.fenced > 0 && counts.killed > 0 && counts.purged > 0, "seed {seed}: {counts:?}");
 }
 
 /// MariaDB shows a later commit and hides an earlier one now and then, when its machine is busy. Here it does so all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn views_that_are_torn_lose_nothing_and_turn_nothing_around() {
     let _alone = ALONE.lock().await;
-    let world = World::new(Plant::TornViews, Duration::from_secs(3), 4).await;
+    let world = World::new(Plant::TornViews, Load::brief(Duration::from_secs(3))).await;
     let verdict = torture(&world, 1).await;
-    assert!(verdict.is_good() && verdict.committed > 100, "{verdict:?}");
-    assert!(verdict.duplicates <= world.duplicates_max(), "{} at most, {verdict:?}", world.duplicates_max());
+    let counts = world.counts();
+    assert!(verdict.is_good() && verdict.committed > 100, "{counts:?}, {verdict:?}");
+    assert!(verdict.duplicates <= counts.duplicates_max, "{counts:?}, {verdict:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -64,7 +66,7 @@ async fn every_planted_mistake_is_caught() {
         let began = Instant::now();
         let mut caught = None;
         for run in 1..=RUNS_MAX {
-            let world = World::new(plant, Duration::from_millis(1_200), 4).await;
+            let world = World::new(plant, Load::brief(Duration::from_millis(1_200))).await;
             let verdict = torture(&world, run).await;
             if !verdict.is_good() {
                 caught = Some((run, verdict));
@@ -77,12 +79,20 @@ async fn every_planted_mistake_is_caught() {
     }
 }
 
-/// Writes for as long as the world says, reads to the end, and judges.
+/// Writes for as long as the load says, reads to the end, and judges.
 async fn torture(world: &World, seed: u64) -> Verdict {
-    let deadline = Instant::now() + world.time;
+    let deadline = Instant::now() + world.load.time;
     let writers = (0..world::WRITERS).map(|i| tokio::spawn(writer::run(world.clone(), seed * 1_000 + i, deadline)));
-    let writers: Vec<_> = writers.collect();
-    let relays = [0, 1].map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + i)));
+    let mut writers: Vec<_> = writers.collect();
+    if world.load.bulk > 0 {
+        writers.push(tokio::spawn(writer::write_bulk(world.clone(), seed)));
+    }
+    if world.load.prepares {
+        writers.push(tokio::spawn(writer::resolve_late(world.clone(), deadline)));
+    }
+    // One more than there are lanes, so that somebody always wants what another has.
+    let relays: Vec<_> =
+        (0..=world.load.lanes).map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + u64::from(i)))).collect();
     let purging = tokio::spawn(relay::purge(world.clone()));
     let killing = (world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
     for writer in writers {

@@ -1,4 +1,4 @@
-//! The relays: they take the lane, read and settle for a while, and drop everything; they sleep through their leases and go
+//! The relays: they take a lane, read and settle for a while, and drop everything; they sleep through their leases and go
 //! on as if nothing had been; and their connections are killed under them.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 use mysql_async::{TxOpts, prelude::Queryable};
 use postrider_core::{
-    lease::{LaneId, Node},
+    lease::{LaneId, Node, RouteSpec},
     log::{Log, PageLimit, Retention, Settlement},
 };
 use postrider_store_mysql::MysqlStore;
@@ -30,16 +30,17 @@ const LEASE: Duration = Duration::from_millis(500);
 /// Registrations that fail one after the other before it is given up: there are not so many kills.
 const FAILURES_MAX: u32 = 1_000;
 
-/// Takes the lane again and again. Ends when all is written and read.
+/// Takes one lane after the other, again and again. Ends when all is written and every lane read to its end.
 pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
     let store = world.store().await;
-    let lane = LaneId { route: "r".into(), number: 0 };
+    let spec = RouteSpec { lanes: world.load.lanes, ..spec("r") };
+    let mut unread: Vec<u32> = (0..world.load.lanes).collect();
     let mut failed = 0;
-    loop {
+    while !unread.is_empty() {
         let node = node("r", LEASE);
         // A connection may have been killed; then once more.
-        if let Err(error) = store.register(&node, &[spec("r")]).await {
+        if let Err(error) = store.register(&node, std::slice::from_ref(&spec)).await {
             failed += 1;
             assert!(failed < FAILURES_MAX, "{error:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -47,13 +48,12 @@ pub(crate) async fn run(world: World, seed: u64) {
         }
         failed = 0;
         let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
+        let wanted = usize::try_from(random.below(unread.len() as u64)).unwrap();
+        let lane = LaneId { route: "r".into(), number: unread[wanted] };
         if own(&world, &store, &lane, &node, limit, &mut random).await == Some(true) {
-            return;
+            unread.swap_remove(wanted);
         }
         let _ = store.retire(node.id).await;
-        if world.is_read() {
-            return;
-        }
     }
 }
 
@@ -70,7 +70,8 @@ async fn own(
         tokio::time::sleep(Duration::from_millis(5)).await;
         return None;
     };
-    world.takes.fetch_add(1, Ordering::SeqCst);
+    let takes = &world.takes[lane.number as usize];
+    let take = takes.fetch_add(1, Ordering::SeqCst) + 1;
     let mut cursor = store.resume(&lease).await.ok()?.cursor;
     let (mut number, mut pages, mut unsettled, mut beaten) = (0, 0, 0, Instant::now());
     for _ in 0..20 + random.below(200) {
@@ -94,7 +95,11 @@ async fn own(
         world.unsettled.fetch_add(page.records.len() as u64, Ordering::SeqCst);
         let is_first = world.sleeps_on_purpose(!page.records.is_empty());
         if is_first {
-            until_taken(world).await;
+            // One owner at least is fenced in every run.
+            let began = Instant::now();
+            while takes.load(Ordering::SeqCst) == take && began.elapsed() < PATIENCE {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
         } else if random.chance(5) {
             // Longer than the lease, and then on as if nothing had been.
             tokio::time::sleep(LEASE * 3 / 2).await;
@@ -136,15 +141,6 @@ async fn own(
         }
     }
     Some(false)
-}
-
-/// Until somebody else has taken the lane, so that one owner at least is fenced in every run.
-async fn until_taken(world: &World) {
-    let takes = || world.takes.load(Ordering::SeqCst);
-    let (own, began) = (takes(), Instant::now());
-    while takes() == own && began.elapsed() < PATIENCE {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Longer than anything takes on a slow machine.

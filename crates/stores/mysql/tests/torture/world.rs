@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mysql_async::{Transaction, prelude::Queryable};
+use mysql_async::prelude::Queryable;
 use postrider_core::envelope::MessageId;
 use postrider_store_mysql::{Mysql, MysqlStore, planted::Plant};
 use postrider_testkit::checker::{Enqueued, Verdict, check};
@@ -18,6 +18,48 @@ use crate::support::{Place, builder, connect};
 /// Writers at the same time.
 pub(crate) const WRITERS: u64 = 12;
 
+/// How hard it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) time: Duration,
+    /// Keys that the writers share: the fewer, the more often one waits for another.
+    pub(crate) keys: u64,
+    /// Lanes that the keys are split into.
+    pub(crate) lanes: u32,
+    /// Messages of a large transaction, if there is to be one.
+    pub(crate) bulk: u64,
+    /// Whether transactions are prepared, and resolved later by somebody.
+    pub(crate) prepares: bool,
+}
+
+impl Load {
+    pub(crate) fn whole(time: Duration) -> Self {
+        Self { time, keys: 30, lanes: 2, bulk: 10_000, prepares: true }
+    }
+
+    /// Small transactions and few keys: what goes wrong shows itself soon.
+    pub(crate) fn brief(time: Duration) -> Self {
+        Self { time, keys: 4, lanes: 1, bulk: 0, prepares: false }
+    }
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Times that a lane was taken.
+    pub(crate) takes: u64,
+    /// Answers of `Fenced`.
+    pub(crate) fenced: u64,
+    /// Connections of relays that were killed under them.
+    pub(crate) killed: u64,
+    pub(crate) purged: u64,
+    /// Large transactions that were committed.
+    pub(crate) bulks: u64,
+    pub(crate) prepared: u64,
+    /// How many messages may come twice: those that their readers had not settled.
+    pub(crate) duplicates_max: u64,
+}
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Inner>);
@@ -25,19 +67,20 @@ pub(crate) struct World(Arc<Inner>);
 pub(crate) struct Inner {
     place: Place,
     pub(crate) plant: Plant,
-    pub(crate) time: Duration,
-    /// Keys that the writers share: the fewer, the more often one waits for another.
-    pub(crate) keys: u64,
+    pub(crate) load: Load,
     pub(crate) dialect: Mysql,
     written: AtomicBool,
     read: AtomicBool,
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
     slept: AtomicBool,
-    pub(crate) takes: AtomicU64,
+    /// By lane.
+    pub(crate) takes: Vec<AtomicU64>,
     pub(crate) fenced: AtomicU64,
     pub(crate) killed: AtomicU64,
     pub(crate) purged: AtomicU64,
+    pub(crate) bulks: AtomicU64,
+    pub(crate) prepared: AtomicU64,
     /// Messages that arrived and were not settled by whoever had read them: so many may arrive again.
     pub(crate) unsettled: AtomicU64,
 }
@@ -51,30 +94,32 @@ impl std::ops::Deref for World {
 }
 
 impl World {
-    pub(crate) async fn new(plant: Plant, time: Duration, keys: u64) -> Self {
+    pub(crate) async fn new(plant: Plant, load: Load) -> Self {
         let place = Place::new().await;
         let table = format!("{}keys", place.prefix());
         let mut connection = connect().await;
         let sql = format!("CREATE TABLE {table} (k BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB");
         connection.query_drop(sql).await.unwrap();
-        let rows: Vec<String> = (0..keys).map(|key| format!("({key}, 0)")).collect();
+        // One more than the writers share.
+        let rows: Vec<String> = (0..=load.keys).map(|key| format!("({key}, 0)")).collect();
         connection.query_drop(format!("INSERT INTO {table} VALUES {}", rows.join(", "))).await.unwrap();
         let dialect = place.store().dialect();
         Self(Arc::new(Inner {
             place,
             plant,
-            time,
-            keys,
+            load,
             dialect,
             written: AtomicBool::new(false),
             read: AtomicBool::new(false),
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
             slept: AtomicBool::new(false),
-            takes: AtomicU64::new(0),
+            takes: (0..load.lanes).map(|_| AtomicU64::new(0)).collect(),
             fenced: AtomicU64::new(0),
             killed: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            bulks: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
             unsettled: AtomicU64::new(0),
         }))
     }
@@ -87,7 +132,7 @@ impl Inner {
     }
 
     /// Takes the lock that orders the key, and its next version with it.
-    pub(crate) async fn lock(&self, transaction: &mut Transaction<'_>, key: u64) -> mysql_async::Result<u64> {
+    pub(crate) async fn lock(&self, transaction: &mut impl Queryable, key: u64) -> mysql_async::Result<u64> {
         let keys = format!("{}keys", self.place.prefix());
         transaction.exec_drop(format!("UPDATE {keys} SET version = version + 1 WHERE k = ?"), (key,)).await?;
         let version: Option<u64> =
@@ -128,15 +173,17 @@ impl Inner {
         self.plant == Plant::None && has_read && !self.slept.swap(true, Ordering::SeqCst)
     }
 
-    /// Takes of the lane, answers of `Fenced`, connections that were killed, messages that were purged.
-    pub(crate) fn counts(&self) -> (u64, u64, u64, u64) {
+    pub(crate) fn counts(&self) -> Counts {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        (of(&self.takes), of(&self.fenced), of(&self.killed), of(&self.purged))
-    }
-
-    /// So many duplicates may there be.
-    pub(crate) fn duplicates_max(&self) -> u64 {
-        self.unsettled.load(Ordering::SeqCst)
+        Counts {
+            takes: self.takes.iter().map(of).sum(),
+            fenced: of(&self.fenced),
+            killed: of(&self.killed),
+            purged: of(&self.purged),
+            bulks: of(&self.bulks),
+            prepared: of(&self.prepared),
+            duplicates_max: of(&self.unsettled),
+        }
     }
 
     pub(crate) fn verdict(&self) -> Verdict {

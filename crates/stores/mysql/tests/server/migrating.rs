@@ -1,0 +1,157 @@
+//! The schema: migrations that race or are cut off, tables that are refused, and a trigger that was missing for a while.
+
+use mysql_async::prelude::Queryable;
+use postrider_core::{
+    ErrorKind,
+    admin::{Actor, StoreAdmin},
+    doctor::{Severity, Thresholds},
+    envelope::Envelope,
+};
+use postrider_store_mysql::{Mysql, migrations};
+use postrider_testkit::store::Fixture;
+
+use crate::{
+    names,
+    support::{Place, Tables, builder, connect, url},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn openers_that_race_migrate_once() {
+    let tables = Tables::fresh();
+    let opening = (0..6).map(|_| tokio::spawn(builder(tables.prefix()).open()));
+    for opened in opening.collect::<Vec<_>>() {
+        opened.await.unwrap().unwrap();
+    }
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let status = migrations::status(&url(), &dialect).await.unwrap();
+    assert!(status.iter().all(|standing| standing.applied_at.is_some()));
+    assert_eq!(migrations::plan(&url(), &dialect).await.unwrap(), []);
+    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
+}
+
+/// Cut off behind each statement in turn: whatever was there, the next opening goes on, and no message is forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_was_cut_off_goes_on() {
+    let script = |prefix: &str| migrations::sql(&Mysql::with_prefix(prefix).unwrap());
+    let statements = script("x_").split(";\n").filter(|text| text.contains(' ')).count();
+    for done in 0..statements {
+        let tables = Tables::fresh();
+        let mut connection = connect().await;
+        for statement in script(tables.prefix()).split(";\n").take(done) {
+            connection.query_drop(statement).await.unwrap();
+        }
+        let log = format!("{}log", tables.prefix());
+        // Somebody enqueues before the schema is complete.
+        let early =
+            connection.query_drop(format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'early', '')")).await;
+        let store = builder(tables.prefix()).open().await.unwrap();
+        let records = store.overview().await.unwrap().records;
+        assert_eq!(records, u64::from(early.is_ok()), "behind {done} statements");
+        let mut rows: Vec<u64> =
+            connection.query(format!("SELECT COUNT(*) FROM {}ordering", tables.prefix())).await.unwrap();
+        assert_eq!(rows.pop(), Some(records), "behind {done} statements: what was enqueued early has its place");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_is_missing_newer_or_altered_is_refused() {
+    let tables = Tables::fresh();
+    let refused = builder(tables.prefix()).migrate(false).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
+    builder(tables.prefix()).open().await.unwrap();
+    builder(tables.prefix()).migrate(false).open().await.unwrap();
+    let mut connection = connect().await;
+    let migration = format!("{}migration", tables.prefix());
+    let newer = ("version = version + 1 ORDER BY version DESC", "version = version - 1 ORDER BY version");
+    for (change, back) in [newer, ("checksum = 'other'", "")] {
+        connection.query_drop(format!("UPDATE {migration} SET {change}")).await.unwrap();
+        let refused = builder(tables.prefix()).open().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
+        if !back.is_empty() {
+            connection.query_drop(format!("UPDATE {migration} SET {back}")).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_cannot_roll_back_and_a_missing_trigger_are_refused() {
+    let tables = Tables::fresh();
+    builder(tables.prefix()).open().await.unwrap();
+    let mut connection = connect().await;
+    let log = format!("{}log", tables.prefix());
+    connection.query_drop(format!("ALTER TABLE {log} ENGINE = MyISAM")).await.unwrap();
+    let refused = builder(tables.prefix()).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("InnoDB") && refused.to_string().contains(&log), "{refused}");
+    connection.query_drop(format!("ALTER TABLE {log} ENGINE = InnoDB")).await.unwrap();
+    connection.query_drop(format!("DROP TRIGGER {log}_pending")).await.unwrap();
+    let refused = builder(tables.prefix()).open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Schema);
+    assert!(refused.to_string().contains("trigger"), "{refused}");
+}
+
+/// Dropped under a running store, which nobody would notice by what is delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_a_missing_trigger_did_not_note_are_told_and_noted() {
+    let place = Place::new().await;
+    let (store, dialect) = (place.store(), place.store().dialect());
+    let codes = async || {
+        let told = store.doctor(Thresholds::default()).await.unwrap();
+        told.iter()
+            .filter(|finding| finding.severity == Severity::Error)
+            .map(|finding| finding.code)
+            .collect::<Vec<_>>()
+    };
+    place.commit(vec![Envelope::new("t", "noted", "")]).await;
+    assert_eq!(codes().await, [""; 0]);
+    let mut connection = connect().await;
+    connection.query_drop(format!("DROP TRIGGER {}log_pending", place.prefix())).await.unwrap();
+    place.commit(vec![Envelope::new("t", "missed", ""), Envelope::new("t", "missed", "")]).await;
+    assert_eq!(names(&place.delivered().await), ["noted"]);
+    assert_eq!(codes().await, ["trigger-missing", "unnoted-messages"]);
+    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
+    assert_eq!(codes().await, [""; 0]);
+    place.commit(vec![Envelope::new("t", "again", "")]).await;
+    assert_eq!(names(&place.delivered().await), ["noted", "missed", "missed", "again"]);
+    // Once more, and nothing is noted twice.
+    migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
+    assert_eq!(place.delivered().await.len(), 4);
+}
+
+/// Trigger and messages come back one by one, by hand: what was missed is found however much came after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_were_missed_long_ago_are_told_and_noted() {
+    let place = Place::new().await;
+    let (store, dialect, prefix) = (place.store(), place.store().dialect(), place.prefix());
+    let script = migrations::sql(&dialect);
+    let trigger = script.split(";\n").find(|statement| statement.contains("CREATE TRIGGER")).unwrap();
+    let mut connection = connect().await;
+    for numbers in [100_000, 5_000_000_000_i64] {
+        connection.query_drop(format!("DROP TRIGGER {prefix}log_pending")).await.unwrap();
+        place.commit(vec![Envelope::new("t", "missed", "")]).await;
+        connection.query_drop(trigger).await.unwrap();
+        connection.query_drop(format!("ALTER TABLE {prefix}log AUTO_INCREMENT = {numbers}")).await.unwrap();
+        place.commit(vec![Envelope::new("t", "noted", "")]).await;
+        if numbers == 100_000 {
+            let told = store.doctor(Thresholds::default()).await.unwrap();
+            assert!(told.iter().any(|finding| finding.code == "unnoted-messages"), "{told:?}");
+        }
+        assert!(names(&place.delivered().await).ends_with(&["noted"]));
+        migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
+        assert!(names(&place.delivered().await).ends_with(&["noted", "missed"]));
+    }
+    let audited = store.audit(100).await.unwrap();
+    assert_eq!(audited.iter().filter(|entry| entry.subject.contains("never noted")).count(), 2, "{audited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations_of_an_operator_are_audited() {
+    let tables = Tables::fresh();
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let anna = Actor { name: "anna".into(), reason: Some("ticket 7".into()) };
+    let applied = migrations::up(&url(), &dialect, &anna).await.unwrap();
+    let entries = builder(tables.prefix()).open().await.unwrap().audit(100).await.unwrap();
+    assert_eq!(entries.len(), applied.len());
+    let last = &entries[0];
+    assert_eq!((&last.actor, &*last.action, &last.subject), (&anna, "migrate", &applied.last().unwrap().in_words()));
+}
