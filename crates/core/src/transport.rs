@@ -54,8 +54,9 @@ pub trait Publisher: Send + Sync {
     /// two with the same key. Dropping the future means `Unknown` for all.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>>;
 
-    /// An operator has resumed the route after a pause: a destination that was given up, because it said that it is gone for
-    /// good, may be tried again. Most never give up and have nothing to do.
+    /// An operator has resumed the route after a pause: what was concluded about destinations is asked anew. One that was given
+    /// up, because it said that it is gone for good, may be tried again; one that is [missing](crate::missing) and was there
+    /// before is not waited for any longer for that. Most conclude nothing and have nothing to do.
     fn reopen(&self) {}
 
     /// Flushes and closes. Called once, after the last publish.

@@ -5,8 +5,9 @@
 //! loss. A client that has failed for good is put away, and the next publish makes a new one.
 //!
 //! A topic that is not there is an outage at first: somebody is about to make it, or brokers have not heard of it yet. Where
-//! every message names its own topic, it becomes the message's fault once the topic has been missing for long enough; a topic
-//! that the settings name, or that is to be made here, is nobody's fault but the operator's, and is waited for.
+//! every message names its own topic, it becomes the message's fault once the topic has been missing for long enough and was
+//! never there; a topic that was there, that the settings name, or that is to be made here, is nobody's fault but the
+//! operator's, and is waited for.
 
 use std::{
     borrow::Cow,
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_core::{Result, parked::Cause, transport::Outcome};
+use postrider_core::{Result, missing::Missing, parked::Cause, transport::Outcome};
 use rdkafka::{
     ClientConfig,
     client::Client,
@@ -34,9 +35,6 @@ use crate::{
 /// The longest wait for a first answer of the cluster. Connecting has as long.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How many missing topics are remembered. Beyond that all are forgotten, and waited for once more.
-const MISSING_MAX: usize = 1_000;
-
 /// What to do about topics that are not there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Care {
@@ -53,8 +51,8 @@ pub(crate) struct Connection {
     timeout: Duration,
     care: Care,
     live: Mutex<Option<Arc<Live>>>,
-    /// Topics that are not there, and since when that is known.
-    missing: Mutex<BTreeMap<String, Instant>>,
+    /// Topics that are not there, and those that were.
+    missing: Missing,
 }
 
 /// A client that is at work.
@@ -66,7 +64,7 @@ pub(crate) struct Live {
 
 impl Connection {
     pub(crate) fn new(config: ClientConfig, shown: String, timeout: Duration, care: Care) -> Self {
-        Self { config, shown, timeout, care, live: Mutex::new(None), missing: Mutex::default() }
+        Self { config, shown, timeout, care, live: Mutex::new(None), missing: Missing::default() }
     }
 
     /// The client at work; made if there is none.
@@ -119,14 +117,12 @@ impl Connection {
         }
         let mut refused = BTreeMap::new();
         for (name, topic) in found {
-            if topic != Topic::Missing {
-                self.missing().remove(&name);
-            }
             live.note(&name, &topic);
             match topic {
                 // Some partitions may do; the brokers will say.
-                Topic::There | Topic::Lagging(_) | Topic::Unwell(_) => {}
+                Topic::There | Topic::Lagging(_) | Topic::Unwell(_) => self.missing.found(&name),
                 Topic::Refused(code) => {
+                    self.missing.doubt(&name);
                     let outcome = error::outcome(code, &name);
                     refused.insert(name, outcome);
                 }
@@ -145,12 +141,13 @@ impl Connection {
         if self.care.fixed || self.care.declare.is_some() {
             return Outcome::Unavailable(cause);
         }
-        let mut missing = self.missing();
-        if missing.len() >= MISSING_MAX && !missing.contains_key(name) {
-            missing.clear();
-        }
-        let since = *missing.entry(name.to_owned()).or_insert_with(Instant::now);
-        if since.elapsed() < self.timeout { Outcome::Unavailable(cause) } else { Outcome::Rejected(cause) }
+        let leads_nowhere = self.missing.leads_nowhere(name, Instant::now(), self.timeout);
+        if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
+    }
+
+    /// Topics that are missing now are no longer waited for because they were there once.
+    pub(crate) fn reopen(&self) {
+        self.missing.forget_all();
     }
 
     /// Asks for topics on a thread for blocking calls.
@@ -192,10 +189,6 @@ impl Connection {
     /// The client at work, if there is one; the next publish would make another.
     pub(crate) fn take(&self) -> Option<Arc<Live>> {
         self.live().take()
-    }
-
-    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn live(&self) -> MutexGuard<'_, Option<Arc<Live>>> {

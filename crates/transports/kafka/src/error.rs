@@ -42,7 +42,7 @@ pub(crate) fn outcome(code: Code, topic: &str) -> Outcome {
         | Code::CoordinatorNotAvailable
         | Code::NotCoordinator
         | Code::UnsupportedCompressionType => Outcome::Unavailable(cause(&numbered(code))),
-        // The client was put away, or shut out, before it came to that.
+        // The client was put away, or shut out, before it came to that; or the transaction that it was in came to nothing.
         Code::PurgeQueue => Outcome::Unavailable(cause("not-sent")),
         // Brokers say so as well while they learn of a new topic.
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {

@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | acknowledged by all replicas in sync | durable | |
 //! | larger than `message_bytes_max`, or, sent on its own, than the topic's `max.message.bytes` | rejected | `too-large` |
-//! | there is no such topic | unavailable; rejected if the message names it, none is to be made, and it was missing before, for as long as `timeout` | `no-topic` |
+//! | there is no such topic | unavailable; rejected if the message names it, none is to be made, it has been missing for as long as `timeout`, and was never there | `no-topic` |
 //! | no topic of Kafka can be called that | rejected | `bad-topic` |
 //! | the record breaks a rule of the topic | rejected | `kafka-87` and so on |
 //! | a partition has no leader, or replicas are missing | unavailable | `no-leader`, `replicas` |
@@ -32,11 +32,17 @@
 //! | the connection was lost | unknown | `connection-lost` |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `kafka-56` and so on |
 //!
+//! **A topic that was there**, as this publisher has seen, and is gone is an outage for as long as it takes: somebody has deleted
+//! it, or a cluster has lost it, and no message may pay for that. Who deletes a topic for good, while messages still go there,
+//! pauses and resumes the route (`reopen`), or starts the program again: then it was never there.
+//!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because a broker takes the second although it
 //! has refused the first. Different keys are pipelined.
 //!
 //! **Transactions** are off unless [`Builder::transactions`] asks for them. They make what was given up half-way invisible to
-//! readers that read only what is committed; they do not make delivery exactly once, and no promise rests on them.
+//! readers that read only what is committed; they do not make delivery exactly once, and no promise rests on them. What is wrong
+//! with a transaction is unavailable, under the cause `transaction`, and so is, as `not-sent`, what was acknowledged in one that
+//! another message has spoilt.
 //!
 //! **Receiving** is [`KafkaSubscriber`], in a consumer group, which a program that ends leaves by [`KafkaSubscriber::close`].
 //! Topics are made only when asked to.

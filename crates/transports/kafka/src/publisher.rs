@@ -136,7 +136,7 @@ impl Builder {
     /// Makes a topic that is not there when the first message goes to it, with so many partitions and replicas (`None`: as
     /// many as the brokers' `default.replication.factor` says). One that is there is left as it is. Default: a
     /// [topic](Self::topic) for everything is waited for; a message that names a topic of its own is rejected once the topic
-    /// has been missing for as long as the `timeout` is.
+    /// has been missing for as long as the `timeout` is, unless it was there before: then it is waited for.
     #[must_use]
     pub fn declare(mut self, partitions: u32, replicas: Option<u32>) -> Self {
         self.declare = Some((partitions, replicas));
@@ -432,6 +432,10 @@ impl Publisher for KafkaPublisher {
     /// Dropping the future leaves what was handed to the client under way; the brokers may take it.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(self.publish_all(batch))
+    }
+
+    fn reopen(&self) {
+        self.together.reopen();
     }
 
     /// There is nothing of ours in the client, unless a publish was dropped: what is durable was acknowledged.

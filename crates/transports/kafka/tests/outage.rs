@@ -17,6 +17,7 @@ use postrider_core::{
     envelope::Envelope,
     transport::{Outcome, Publisher, Subscriber},
 };
+use postrider_outage::Place;
 use postrider_testkit::{
     fault::{Proxy, Server, Traffic, free_port},
     patience::in_time,
@@ -77,6 +78,40 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let url = format!("kafka://{}", server.address());
     let own = Own::on(&url).await;
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
+    place.judge(async || own.events().await).await;
+}
+
+/// With transactions there is more to lose: a coordinator, the client's right to its id, and what is neither committed nor aborted.
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_lose_nothing_in_a_bad_network_or_with_a_broker_that_ends() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut server, proxy) = behind_a_proxy(data.path()).await;
+    let own = Own::on(&format!("kafka://{}", server.address())).await;
+    let builder = KafkaPublisher::builder(Access::new(&format!("kafka://{}", proxy.address())).unwrap());
+    let publisher = builder.topic(&own.topic).transactions(&own.topic).timeout(Duration::from_secs(2)).build().unwrap();
+    let mut place = Place::new(publisher).await;
+    place.enqueue();
+    place.delivered().await;
+    proxy.set(Traffic::Delayed(Duration::from_millis(5)));
+    place.enqueue();
+    proxy.cut();
+    place.enqueue();
+    proxy.reset();
+    proxy.set(Traffic::Flowing);
+    place.delivered().await;
+    // Half-open: nobody answers, and nobody says so.
+    let before = place.openings();
+    proxy.set(Traffic::Silent);
+    place.enqueue();
+    place.opened(before + 1).await;
+    proxy.set(Traffic::Flowing);
+    place.delivered().await;
+    let before = place.openings();
+    server.kill();
+    place.enqueue();
+    place.opened(before + 1).await;
+    server.restart();
+    place.delivered().await;
     place.judge(async || own.events().await).await;
 }
 

@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | acknowledgement, also of a duplicate | durable | |
 //! | larger than the server or the stream takes | rejected | `too-large` |
-//! | nobody takes the subject, and the server says that no stream has it | unavailable; rejected if the stream is not declared here and the subject was missing before, for as long as `timeout` | `no-stream` |
+//! | nobody takes the subject, and the server says that no stream has it | unavailable; rejected if the stream is not declared here, the subject has been missing for as long as `timeout`, and nobody ever took it | `no-stream` |
 //! | nobody takes the subject although a stream has it, or JetStream does not answer | unavailable | `no-leader` |
 //! | the stream is full, sealed or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
 //! | the stream has too many requests | throttled | |
@@ -30,6 +30,10 @@
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns`, `disconnected`, `connect-timeout` |
 //! | no answer in time, whether others have theirs or not | unavailable | `timeout` |
 //! | the connection was lost | unknown | `connection-lost` |
+//!
+//! **A subject that a stream took** before, of this publisher, and that none takes now is an outage for as long as it takes: a
+//! stream in memory is gone with its server, and no message may pay for that. Who deletes a stream for good, while messages still
+//! go there, pauses and resumes the route (`reopen`), or starts the program again: then it was never there.
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because a stream takes the second although it
 //! has refused the first. Different keys are pipelined on one connection.

@@ -194,7 +194,7 @@ impl NatsPublisher {
                     let Some(subject) = awaited.remove(&index) else { continue };
                     let outcome = answer.map_or_else(|e| error::outcome(&e, &subject), |_| Some(Outcome::Durable));
                     match &outcome {
-                        Some(Outcome::Durable) => self.unclaimed.forget(&subject),
+                        Some(Outcome::Durable) => self.unclaimed.found(&subject),
                         Some(_) => {}
                         None => drop(unclaimed.insert(index, subject)),
                     }
@@ -247,6 +247,10 @@ impl Publisher for NatsPublisher {
     /// Dropping the future leaves what was sent under way; the stream may take it.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(self.publish_all(batch))
+    }
+
+    fn reopen(&self) {
+        self.unclaimed.reopen();
     }
 
     /// Writes out what is still in the client's buffer. There is nothing of ours in it: what is durable was acknowledged.

@@ -99,6 +99,17 @@ impl SubscriberBuilder {
 
     /// Others receive by the same consumer at the same time, and order over keys is not needed: what is out when this one
     /// begins, and what it misses after a lost connection, is taken to be theirs and not waited for.
+    ///
+    /// A server gives each message of a consumer to whoever asks next, so two messages of a key may be with two of them at the
+    /// same time, and one that comes again comes behind what follows it. And a message that waits with one of them for longer than
+    /// `ack_wait` is given to another as well: both handle it. Which setting helps:
+    ///
+    /// | what is needed | setting |
+    /// |---|---|
+    /// | order per key, and several processes at work | a consumer for each, over subjects of its own ([`Self::declare`]), and none shared; a key stays within one of them if the topic says which |
+    /// | order per key, and one process that another takes over from | the same consumer, and none shared: whoever begins waits for what is out |
+    /// | order over everything from several, one message at a time | a consumer that was made with `max_ack_pending` 1 |
+    /// | no copies while nothing fails | [`Self::prefetch`] × the time that handling takes, for less than `ack_wait` |
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shared = true;

@@ -3,8 +3,9 @@
 //! Nobody takes a subject when no stream has it, and just as well while its stream has no leader. The first is a message that
 //! leads nowhere; the second is an outage, and no message may pay for it. Nor may one pay for a stream that we made and
 //! somebody has deleted, which is made again, nor for a server that is about to end and has put its streams away before its
-//! connections: only a subject that has been missing for a while counts as one that leads nowhere. Which it is, the server is
-//! asked once for each subject of a batch, for all at the same time; its answer is remembered for a moment.
+//! connections, nor for a stream that was there and is lost: only a subject that has been missing for a while, and that nobody
+//! ever took, counts as one that leads nowhere ([`Missing`]). Which it is, the server is asked once for each subject of a
+//! batch, for all at the same time; its answer is remembered for a moment.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use std::{
 
 use async_nats::jetstream::context::GetStreamByNameErrorKind;
 use futures_util::{StreamExt, stream};
-use postrider_core::{parked::Cause, transport::Outcome};
+use postrider_core::{missing::Missing, parked::Cause, transport::Outcome};
 use tokio::time::{Instant, timeout_at};
 
 use crate::connect::{Connection, Open};
@@ -29,16 +30,9 @@ const QUESTIONS_MAX: usize = 32;
 /// What the server has said about subjects that nobody takes.
 #[derive(Default)]
 pub(crate) struct Unclaimed {
-    missing: Mutex<BTreeMap<String, Missing>>,
-}
-
-/// No stream has a subject.
-#[derive(Clone, Copy)]
-struct Missing {
-    /// Since then nobody has taken it.
-    since: Instant,
-    /// When that was last said.
-    said_at: Instant,
+    missing: Missing,
+    /// When it was last said that no stream has a subject.
+    said_at: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Unclaimed {
@@ -55,7 +49,10 @@ impl Unclaimed {
         let ask = |subject: String| async move {
             let asked = timeout_at(deadline, open.jetstream.stream_by_subject(subject.clone())).await;
             let outage = match asked {
-                Ok(Ok(stream)) => format!("the stream {stream} takes nothing at the moment"),
+                Ok(Ok(stream)) => {
+                    self.found(&subject);
+                    format!("the stream {stream} takes nothing at the moment")
+                }
                 Ok(Err(error)) if error.kind() == GetStreamByNameErrorKind::NotFound => return (subject, None),
                 Ok(Err(error)) => format!("JetStream does not answer: {error}"),
                 Err(_) => "JetStream does not answer in time".to_owned(),
@@ -67,7 +64,7 @@ impl Unclaimed {
         while let Some((subject, answer)) = answers.next().await {
             match answer {
                 Some(outage) => {
-                    self.forget(&subject);
+                    self.missing.doubt(&subject);
                     outcomes.insert(subject, outage);
                 }
                 None => missing.push(subject),
@@ -88,8 +85,8 @@ impl Unclaimed {
                 )),
                 Ok(false) => {
                     let cause = Cause::new("no-stream", format!("{gone}; make one, or let the route declare it"));
-                    let is_for_long = self.remember(&subject) >= connection.timeout;
-                    if is_for_long { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
+                    let leads_nowhere = self.leads_nowhere(&subject, connection.timeout);
+                    if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
                 }
                 Err(cause) => Outcome::Unavailable(cause.clone()),
             };
@@ -99,32 +96,38 @@ impl Unclaimed {
     }
 
     /// Somebody takes this subject.
-    pub(crate) fn forget(&self, subject: &str) {
-        self.missing().remove(subject);
+    pub(crate) fn found(&self, subject: &str) {
+        self.missing.found(subject);
+        self.said_at().remove(subject);
+    }
+
+    /// Subjects that nobody takes now are no longer waited for because somebody took them once.
+    pub(crate) fn reopen(&self) {
+        self.missing.forget_all();
     }
 
     /// Whether no stream has it, as far as the server has just said.
     fn is_missing(&self, subject: &str) -> bool {
-        self.missing().get(subject).is_some_and(|missing| missing.said_at.elapsed() < REMEMBERED)
+        self.said_at().get(subject).is_some_and(|said_at| said_at.elapsed() < REMEMBERED)
     }
 
-    /// Notes that no stream has it. For how long that has been so.
-    fn remember(&self, subject: &str) -> Duration {
-        let mut missing = self.missing();
-        if missing.len() >= REMEMBERED_MAX && !missing.contains_key(subject) {
-            missing.clear();
-        }
+    /// Notes that no stream has it. Whether its messages lead nowhere.
+    fn leads_nowhere(&self, subject: &str, patience: Duration) -> bool {
         let now = Instant::now();
-        let found = missing.entry(subject.to_owned()).or_insert(Missing { since: now, said_at: now });
-        // What is remembered is not remembered longer because it was looked at.
-        if found.said_at.elapsed() >= REMEMBERED {
-            found.said_at = now;
+        let mut said = self.said_at();
+        if said.len() >= REMEMBERED_MAX && !said.contains_key(subject) {
+            said.clear();
         }
-        found.since.elapsed()
+        let said_at = said.entry(subject.to_owned()).or_insert(now);
+        // What is remembered is not remembered longer because it was looked at.
+        if now.duration_since(*said_at) >= REMEMBERED {
+            *said_at = now;
+        }
+        self.missing.leads_nowhere(subject, now.into_std(), patience)
     }
 
-    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, Missing>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn said_at(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.said_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,15 +139,18 @@ mod tests {
     async fn what_is_missing_is_remembered_for_a_moment_and_no_longer_for_being_asked_for() {
         let unclaimed = Unclaimed::default();
         assert!(!unclaimed.is_missing("a"));
-        unclaimed.remember("a");
+        assert!(!unclaimed.leads_nowhere("a", REMEMBERED));
         tokio::time::advance(REMEMBERED / 2).await;
         assert!(unclaimed.is_missing("a"));
-        unclaimed.remember("a");
+        assert!(!unclaimed.leads_nowhere("a", REMEMBERED));
         tokio::time::advance(REMEMBERED / 2).await;
         assert!(!unclaimed.is_missing("a"));
-        assert_eq!(unclaimed.remember("a"), REMEMBERED, "missing all the while");
+        assert!(unclaimed.leads_nowhere("a", REMEMBERED), "missing all the while");
         assert!(unclaimed.is_missing("a"), "said anew");
-        unclaimed.forget("a");
-        assert_eq!(unclaimed.remember("a"), Duration::ZERO, "somebody took it meanwhile");
+        unclaimed.found("a");
+        assert!(!unclaimed.is_missing("a"));
+        assert!(!unclaimed.leads_nowhere("a", Duration::ZERO), "somebody took it");
+        unclaimed.reopen();
+        assert!(unclaimed.leads_nowhere("a", Duration::ZERO), "nobody knows of it any more");
     }
 }

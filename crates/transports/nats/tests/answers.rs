@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream;
 use futures_util::StreamExt;
@@ -56,6 +56,25 @@ async fn a_subject_that_no_stream_takes_is_rejected_when_it_stays_like_that() {
     let outcome = outcome.await;
     assert_eq!(shown(&outcome), "rejected no-stream");
     assert!(format!("{outcome:?}").contains("nobody-takes-this.orders"), "{outcome:?}");
+}
+
+/// A stream in memory is gone with its server. No message pays for that, however long it takes until it is made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_was_there_is_waited_for_and_one_that_is_given_up_is_not() {
+    let own = Own::new().await;
+    let timeout = Duration::from_secs(3);
+    let publisher = NatsPublisher::builder(Access::new(&url()).unwrap()).prefix(&own.name).timeout(timeout);
+    let publisher = publisher.build().unwrap();
+    assert_eq!(publish(&publisher, "x").await, Outcome::Durable);
+    own.jetstream.delete_stream(&own.name).await.unwrap();
+    let begun = Instant::now();
+    // For longer than the time after which a message would have to pay.
+    while begun.elapsed() < timeout * 5 / 4 {
+        assert_eq!(shown(&publish(&publisher, "x").await), "unavailable no-stream", "it was there");
+    }
+    publisher.reopen();
+    let rejected = async { while shown(&publish(&publisher, "x").await) != "rejected no-stream" {} };
+    in_time(rejected).await;
 }
 
 /// A server is asked once for each subject, not once for each message, and its answer holds for a moment.

@@ -19,7 +19,7 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | confirmed | durable | |
-//! | confirmed and returned: no queue takes the routing key | unavailable; rejected if the routing key is the message's own, is not declared here, and no queue has taken it for as long as `timeout` | `unroutable` |
+//! | confirmed and returned: no queue takes the routing key | unavailable; rejected if the routing key is the message's own, is not declared here, no queue has taken it for as long as `timeout`, and none took it before | `unroutable` |
 //! | larger than `message_bytes_max`, or headers that fill a frame | rejected | `too-large` |
 //! | routing key of more than 255 bytes | rejected | `routing-key` |
 //! | refused alone (406): larger than the server takes | rejected | `amqp-406` |
@@ -30,6 +30,10 @@
 //! | no confirm in time, whether others have theirs or not | unavailable | `timeout` |
 //! | confirmed, but confirms of others are missing, and with them perhaps word that it was returned | unavailable | `doubtful` |
 //! | the connection was lost | unknown | `connection-lost`, `amqp-320` and so on |
+//!
+//! **A routing key that a queue took** before, of this publisher, and that none takes now is an outage for as long as it takes: a
+//! classic queue is gone while its server is, and no message may pay for that. Who deletes a queue for good, while messages still
+//! go there, pauses and resumes the route (`reopen`), or starts the program again: then it was never taken.
 //!
 //! A server that is out of memory or disk takes what was under way, or sent just then, when there is room again; what it has not
 //! confirmed by then is published again, and is there twice. While it is blocked nothing more is sent, and the one connection is

@@ -53,7 +53,8 @@ impl Builder {
     }
 
     /// The routing key of every message. Default: the message's topic. With one key for all, a message that no queue takes is an
-    /// outage, because none would be taken; otherwise it is rejected once no queue has taken its key for as long as `timeout`.
+    /// outage, because none would be taken; otherwise it is rejected once no queue has taken its key for as long as `timeout`,
+    /// unless one took that key before: then that queue is waited for.
     #[must_use]
     pub fn routing_key(mut self, key: &str) -> Self {
         self.routing_key = Some(key.to_owned());
@@ -147,7 +148,7 @@ pub struct RabbitmqPublisher {
 struct Shared {
     connections: Connections,
     settings: Builder,
-    /// Routing keys that no queue takes.
+    /// Routing keys that no queue takes, and those that one took.
     missing: Missing,
 }
 
@@ -269,7 +270,7 @@ impl Shared {
         match verdict {
             Verdict::Told(outcome) => {
                 if outcome == Outcome::Durable {
-                    self.missing.forget(self.routing_key(record));
+                    self.missing.found(self.routing_key(record));
                 }
                 outcome
             }
@@ -278,12 +279,13 @@ impl Shared {
             Verdict::Returned if self.settings.declare.is_some() || self.settings.routing_key.is_some() => {
                 Outcome::Unavailable(self.unroutable(record))
             }
-            // A classic queue is gone for as long as its server is, and nobody says which of the two it is.
+            // A classic queue is gone for as long as its server is, and nobody says which of the two it is; so what was taken
+            // before is waited for.
             Verdict::Returned => {
-                let is_for_long =
-                    self.missing.note(self.routing_key(record), StdInstant::now()) >= self.connections.timeout;
+                let (key, patience) = (self.routing_key(record), self.connections.timeout);
+                let leads_nowhere = self.missing.leads_nowhere(key, StdInstant::now(), patience);
                 let cause = self.unroutable(record);
-                if is_for_long { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
+                if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
             }
             Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
             Verdict::Blamed(cause) => Outcome::Unknown(cause),
@@ -342,6 +344,11 @@ impl Publisher for RabbitmqPublisher {
             let ended = |_| vec![Outcome::Unknown(Cause::new("publish", "the publishing task has ended")); count];
             task.await.unwrap_or_else(ended)
         })
+    }
+
+    /// Routing keys that no queue takes now are no longer waited for because one took them once.
+    fn reopen(&self) {
+        self.shared.missing.forget_all();
     }
 
     /// Closes the connection. What is durable was confirmed.

@@ -11,6 +11,7 @@ use postrider_core::{
     transport::{Publisher, Subscriber},
 };
 use postrider_testkit::{
+    envelopes::{SPECIMENS, specimens},
     fault::{Proxy, Traffic},
     transport::{Arrived, PublisherFixture, SubscriberFixture},
 };
@@ -52,6 +53,17 @@ mod slow {
 
     postrider_testkit::publisher_conformance!(fresh_publisher);
     postrider_testkit::subscriber_conformance!(fresh_subscriber);
+}
+
+/// What a publisher takes by default is more than the largest of them.
+#[test]
+fn no_envelope_of_the_suite_is_left_out() {
+    let access = Access::new(&url()).unwrap();
+    let publisher = RabbitmqPublisher::builder(access).build().unwrap();
+    let max = publisher.capabilities().message_bytes_max.unwrap();
+    let envelopes = specimens();
+    assert_eq!(envelopes.len(), SPECIMENS);
+    assert!(envelopes.iter().all(|envelope| envelope.weight() <= max), "{max}");
 }
 
 /// A quorum queue of its own behind an exchange of its own, with one publisher.

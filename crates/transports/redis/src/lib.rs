@@ -13,14 +13,15 @@
 //!
 //! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
 //! (`WAIT`). While they are missing nothing more is written; what was just written when they went is looked for when they are
-//! back, and not written again, unless the connection to the server was lost as well. What that survives is the server's own
+//! back, and not written again, unless the connection to the server was lost as well: then no more than one batch is written once
+//! more, for each connection that is lost. What that survives is the server's own
 //! setting: with `appendfsync everysec` a power cut takes a second. Redis before 8.6 does not recognise duplicates; the
 //! consumer does, by the id.
 //!
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | an entry's id | durable | |
-//! | nil: there is no such stream, and none is to be made | unavailable; rejected if the stream is the message's own and has been missing for as long as `timeout` | `no-stream` |
+//! | nil: there is no such stream, and none is to be made | unavailable; rejected if the stream is the message's own, has been missing for as long as `timeout`, and was never there | `no-stream` |
 //! | larger than `message_bytes_max` | rejected | `too-large` |
 //! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
 //! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
@@ -29,6 +30,10 @@
 //! | no connection | unavailable | `connect`, `connect-timeout`, `denied`, `tls` |
 //! | no answer in time | unavailable | `timeout` |
 //! | the connection was lost | unknown | `connection-lost` |
+//!
+//! **A stream that was there**, because it took a message of this publisher, and is gone is an outage for as long as it takes: a
+//! server that was started without its data has none, and no message may pay for that. Who deletes a stream for good, while
+//! messages still go there, pauses and resumes the route (`reopen`), or starts the program again: then it was never there.
 //!
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
 //! refused the first. Different keys are pipelined on one connection; with `replicas`, one batch at a time.

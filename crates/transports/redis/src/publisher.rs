@@ -73,8 +73,8 @@ impl Builder {
         self
     }
 
-    /// Lets the first message make its stream. Without it a message whose stream is not there is rejected when that has been so
-    /// for as long as `timeout`, and where one stream is for all messages the route waits for it.
+    /// Lets the first message make its stream. Without it a message whose stream was never there is rejected when that has been
+    /// so for as long as `timeout`. A stream that took messages of this publisher is waited for, and so is one that is for all.
     #[must_use]
     pub fn declare(mut self) -> Self {
         self.declare = true;
@@ -120,7 +120,7 @@ impl Builder {
 pub struct RedisPublisher {
     connection: Connection,
     replicas: Replicas,
-    /// Streams that are not there.
+    /// Streams that are not there, and those that were.
     missing: Missing,
     settings: Builder,
 }
@@ -266,14 +266,15 @@ impl RedisPublisher {
 
     fn conclude(&self, using: &Using, record: &RecordRef, answer: Value, replicated: bool) -> Outcome {
         match answer {
-            Value::BulkString(_) | Value::SimpleString(_) if replicated => {
-                self.missing.forget(&self.stream(record));
-                Outcome::Durable
-            }
-            // It is written, and looked for again. Replicas that are missing are an outage, and no message may pay for it.
             Value::BulkString(_) | Value::SimpleString(_) => {
+                let stream = self.stream(record);
+                self.missing.found(&stream);
+                if replicated {
+                    return Outcome::Durable;
+                }
+                // It is written, and looked for again. Replicas that are missing are an outage, and no message may pay for it.
                 if let Some(entry) = reply::text(answer) {
-                    self.replicas.remember(using.number, &self.stream(record), record, entry);
+                    self.replicas.remember(using.number, &stream, record, entry);
                 }
                 self.too_few()
             }
@@ -282,9 +283,9 @@ impl RedisPublisher {
                 let detail = format!("there is no stream {stream}; make it, or let the route declare it");
                 let cause = Cause::new("no-stream", detail);
                 // With one stream for all, none would get through, and no message is at fault. Nor is one at fault for a server
-                // that was started without its data, and is about to get it back.
-                let is_for_long = self.missing.note(&stream, Instant::now()) >= self.settings.timeout;
-                if is_for_long && self.settings.stream.is_none() {
+                // that was started without its data.
+                let is_fixed = self.settings.stream.is_some();
+                if !is_fixed && self.missing.leads_nowhere(&stream, Instant::now(), self.settings.timeout) {
                     Outcome::Rejected(cause)
                 } else {
                     Outcome::Unavailable(cause)
@@ -316,5 +317,10 @@ impl Publisher for RedisPublisher {
     /// Dropping the future leaves what was sent under way; the server may take it.
     fn publish(&self, batch: Vec<RecordRef>) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(self.publish_all(batch))
+    }
+
+    /// Streams that are missing now are no longer waited for because they were there once.
+    fn reopen(&self) {
+        self.missing.forget_all();
     }
 }

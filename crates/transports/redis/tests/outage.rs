@@ -4,8 +4,12 @@
 
 mod support;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
+use postrider_outage::Place;
 use postrider_testkit::fault::{Proxy, Server};
 use postrider_transport_redis::{Access, RedisPublisher, RedisSubscriber};
 
@@ -26,9 +30,13 @@ async fn subscriber(url: &str, own: &Own) -> RedisSubscriber {
 }
 
 fn start(folder: &Path) -> Server {
+    start_with(folder, "yes")
+}
+
+fn start_with(folder: &Path, appendonly: &str) -> Server {
     let folder = folder.display().to_string();
     Server::start(&program(), |port| {
-        ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &folder, "--appendonly", "yes", "--save", ""]
+        ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &folder, "--appendonly", appendonly, "--save", ""]
             .map(str::to_owned)
             .to_vec()
     })
@@ -51,6 +59,42 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let own = Own::on(&url);
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
     place.judge(async || own.events().await).await;
+}
+
+/// A server that keeps nothing: its streams are gone when it is back, and somebody has to make them, sooner or later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_lost_its_streams_is_an_outage_until_they_are_made_again() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = start_with(data.path(), "no");
+    let url = format!("redis://{}", server.address());
+    let own = Own::on(&url);
+    let make = async || {
+        let (stream, mut connection) = (format!("{}orders", own.prefix), own.connection().await);
+        let mut command = redis::cmd("XGROUP");
+        command.arg("CREATE").arg(stream).arg("tests").arg("0").arg("MKSTREAM");
+        command.exec_async(&mut connection).await.unwrap();
+    };
+    make().await;
+    let timeout = Duration::from_millis(500);
+    let builder = RedisPublisher::builder(Access::new(&url).unwrap()).prefix(&own.prefix).timeout(timeout);
+    let mut place = Place::new(builder.build().unwrap()).await;
+    place.enqueue();
+    place.delivered().await;
+    let mut arrived = own.events().await;
+    let before = place.openings();
+    server.kill();
+    server.restart();
+    place.enqueue();
+    place.opened(before + 1).await;
+    let begun = Instant::now();
+    // For longer than the time after which a message would have to pay.
+    while begun.elapsed() < 4 * timeout {
+        assert_eq!(own.events().await.len(), 0, "there is no stream");
+    }
+    make().await;
+    place.delivered().await;
+    arrived.extend(own.events().await);
+    place.judge(async || arrived).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
