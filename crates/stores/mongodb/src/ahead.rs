@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 64 << 20;
 /// Messages, each with the position behind it.
 #[derive(Default)]
 pub(crate) struct Rest {
-    messages: VecDeque<(Document, Position)>,
+    messages: VecDeque<(Arc<Document>, Position)>,
     bytes: usize,
 }
 
@@ -37,21 +37,21 @@ impl Rest {
 
     /// The messages, in order.
     pub(crate) fn documents(&self) -> impl Iterator<Item = &Document> {
-        self.messages.iter().map(|(document, _)| document)
+        self.messages.iter().map(|(document, _)| &**document)
     }
 
-    pub(crate) fn push_back(&mut self, document: Document, behind: Position) {
+    pub(crate) fn push_back(&mut self, document: Arc<Document>, behind: Position) {
         self.bytes += weight(&document);
         self.messages.push_back((document, behind));
     }
 
     /// Puts back what does not fit into a page.
-    pub(crate) fn push_front(&mut self, document: Document, behind: Position) {
+    pub(crate) fn push_front(&mut self, document: Arc<Document>, behind: Position) {
         self.bytes += weight(&document);
         self.messages.push_front((document, behind));
     }
 
-    pub(crate) fn pop_front(&mut self) -> Option<(Document, Position)> {
+    pub(crate) fn pop_front(&mut self) -> Option<(Arc<Document>, Position)> {
         let (document, behind) = self.messages.pop_front()?;
         self.bytes -= weight(&document);
         Some((document, behind))
@@ -143,7 +143,7 @@ mod tests {
 
     fn rest(bytes: usize) -> Rest {
         let mut rest = Rest::default();
-        rest.push_back(doc! { "payload": "x".repeat(bytes) }, Position::behind(2));
+        rest.push_back(Arc::new(doc! { "payload": "x".repeat(bytes) }), Position::behind(2));
         rest
     }
 

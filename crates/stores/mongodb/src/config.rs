@@ -25,6 +25,7 @@ use crate::{
     migrations,
     planted::Plant,
     quiet::Quiet,
+    recent::Recent,
     seen::Seen,
     server,
     wake::Waker,
@@ -148,7 +149,7 @@ impl Builder {
         self.names(parse(&self.url)?.default_database.as_deref())
     }
 
-    fn names(&self, from_url: Option<&str>) -> Result<Mongo> {
+    pub(crate) fn names(&self, from_url: Option<&str>) -> Result<Mongo> {
         let database = self.database.as_deref().or(from_url).filter(|name| !name.is_empty()).ok_or_else(|| {
             Error::invalid("the URL does not say which database; write it behind the host, as in mongodb://host/shop")
         })?;
@@ -185,6 +186,7 @@ impl Builder {
             ahead: Ahead::default(),
             late: Late::default(),
             quiet: Quiet::default(),
+            recent: Recent::default(),
             reads: AtomicU32::new(0),
             recoveries: AtomicU64::new(0),
             waker: Waker::new(),

@@ -245,6 +245,17 @@ impl Db {
         });
     }
 
+    /// The next answer of a cursor that stays open: as soon as there is something, or after `patience` without anything.
+    pub(crate) async fn more(&mut self, collection: &str, cursor: i64, max: i64, patience: Duration) -> Work<Document> {
+        let command = doc! {
+            "getMore": cursor,
+            "collection": collection,
+            "batchSize": max,
+            "maxTimeMS": millis_of(patience),
+        };
+        Ok(self.database.run_command(command).session(&mut self.session).await?)
+    }
+
     /// A command that reads, and its whole answer.
     pub(crate) async fn ask(&mut self, command: Document) -> Work<Document> {
         self.run(command, Access::Read).await

@@ -49,6 +49,7 @@ mod late;
 mod log;
 mod quiet;
 mod read;
+mod recent;
 mod records;
 mod select;
 mod stream;
@@ -96,6 +97,7 @@ use crate::{
     late::Late,
     planted::Plant,
     quiet::Quiet,
+    recent::Recent,
     seen::Seen,
 };
 pub use crate::{
@@ -121,6 +123,7 @@ struct Inner {
     ahead: Ahead,
     late: Late,
     quiet: Quiet,
+    recent: Recent,
     reads: AtomicU32,
     recoveries: AtomicU64,
     waker: Waker,

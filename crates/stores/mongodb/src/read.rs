@@ -30,7 +30,7 @@ use postrider_core::{
 use crate::{
     MongoStore,
     ahead::Rest,
-    cursor::{Position, Tick, seconds, timestamp},
+    cursor::{Onward, Position, Tick, seconds, timestamp},
     db::{Db, Described, Update, server_now},
     error::{Work, corrupt},
     late::{Left, Numbers},
@@ -177,7 +177,7 @@ impl Reading<'_> {
             if left_out.contains(&at) {
                 self.at = here;
                 self.scanned += 1;
-            } else if self.take(document, here).is_err() {
+            } else if self.take(Arc::new(document), here).is_err() {
                 return Ok(Step::Full);
             }
         }
@@ -216,10 +216,8 @@ impl Reading<'_> {
             // What is newer than the rest is asked for behind it.
             return Ok(if self.take_all(db, rest).await? { Step::On } else { Step::Full });
         }
-        let events_max = self.batch().max(AHEAD_MAX);
         let onward = self.store.0.quiet.onward(&self.lease.lane, &from);
-        let question = Question { from: onward, events_max, late: None, after: None, millis_max: None };
-        let mut events = match stream::ask(db, question).await? {
+        let mut events = match self.ask(db, onward).await? {
             Answer::Events(events) => events,
             Answer::Ended(end) => return Err(end.into()),
             Answer::Lost => {
@@ -227,10 +225,10 @@ impl Reading<'_> {
                 return self.lose_again(db).await;
             }
         };
+        let positions: Vec<Position> = (0..events.events.len()).map(|index| events.position(index)).collect();
         let mut rest = Rest::default();
-        for index in 0..events.events.len() {
-            let here = events.position(index);
-            rest.push_back(std::mem::take(&mut events.events[index].document), here);
+        for (event, here) in std::mem::take(&mut events.events).into_iter().zip(positions) {
+            rest.push_back(event.document, here);
         }
         let is_idle = rest.is_empty();
         if !self.take_all(db, rest).await? {
@@ -252,6 +250,22 @@ impl Reading<'_> {
         Ok(Step::End)
     }
 
+    /// What comes behind a place in the stream: what the open stream of the process has had, if the place lies inside of that,
+    /// and otherwise what a stream of the lane's own has.
+    async fn ask(&self, db: &mut Db, from: Onward) -> Work<Answer> {
+        let recent = &self.store.0.recent;
+        match recent.behind(&from, self.batch()) {
+            Some(events) if !events.events.is_empty() => return Ok(Answer::Events(events)),
+            Some(_) => recent.catch_up(db).await?,
+            None => {}
+        }
+        if let Some(events) = recent.behind(&from, self.batch()) {
+            return Ok(Answer::Events(events));
+        }
+        let events_max = self.batch().max(AHEAD_MAX);
+        stream::ask(db, Question { from, events_max, late: None, after: None, millis_max: None }).await
+    }
+
     /// Passes over messages of the stream. `false`: not all of them; the others wait for the next read.
     async fn take_all(&mut self, db: &mut Db, mut rest: Rest) -> Work<bool> {
         if self.gathered.needs_clock(rest.documents()) {
@@ -268,7 +282,7 @@ impl Reading<'_> {
     }
 
     /// Passes over a message, and takes it if it belongs to the lane. If it does not fit, it is given back and not passed.
-    fn take(&mut self, document: Document, here: Position) -> Result<(), Box<(Document, Position)>> {
+    fn take(&mut self, document: Arc<Document>, here: Position) -> Result<(), Box<(Arc<Document>, Position)>> {
         if self.scanned >= SCAN_MAX {
             return Err(Box::new((document, here)));
         }
@@ -276,7 +290,7 @@ impl Reading<'_> {
             if !self.gathered.fits(&document) {
                 return Err(Box::new((document, here)));
             }
-            self.gathered.take(document, &chosen, &self.selection, here.clone());
+            self.gathered.take(Arc::unwrap_or_clone(document), &chosen, &self.selection, here.clone());
         }
         self.at = here;
         self.scanned += 1;

@@ -1,12 +1,14 @@
 //! The change stream: what was committed, in the order of the commits.
 //!
-//! Whoever asks opens the stream behind its token, takes the first answer, and closes it: the server waits for nothing when a
-//! stream is opened, so that answer ends where the log ends, or where it is full. A read asks for more than its page holds;
-//! the rest is kept in memory for the lane's next read ([`crate::ahead`]). The only stream of a process that stays open is the
-//! one that wakes its relays ([`crate::wake`]).
+//! One stream of a process stays open while somebody waits ([`crate::wake`]); lanes that are at the end of the log read what it
+//! had ([`crate::recent`]). Whoever is behind that opens the stream behind its own token, takes the first answer, and closes it:
+//! the server waits for nothing when a stream is opened, so that answer ends where the log ends, or where it is full. A read asks
+//! for more than its page holds; the rest is kept in memory for the lane's next read ([`crate::ahead`]).
 //!
 //! A stream that meets the end of the collection itself (dropped, renamed, or its database dropped) says so; whoever reads
 //! stops there with the cause, and never goes on from now as if nothing had been.
+
+use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{Error, ErrorKind};
@@ -23,9 +25,13 @@ use crate::{
 /// the next read.
 const ANSWER_BYTES: usize = 1 << 20;
 
+/// Events of one answer of the stream that stays open.
+const TAIL_MAX: i64 = 5_000;
+
 /// One insert into the log.
+#[derive(Clone)]
 pub(crate) struct Event {
-    pub(crate) document: Document,
+    pub(crate) document: Arc<Document>,
     pub(crate) token: String,
     /// When its transaction was committed. All events of a transaction have the same.
     pub(crate) committed: Tick,
@@ -67,21 +73,18 @@ impl Question {
             Onward::Token(token) => doc! { "resumeAfter": { "_data": token } },
             Onward::Time(time) => doc! { "startAtOperationTime": timestamp(*time) },
         };
-        let mut inserts = doc! { "operationType": "insert" };
-        let mut fields = doc! { "operationType": 1, "clusterTime": 1, "fullDocument": 1 };
+        let (mut inserts, mut fields) = (inserts(), fields());
         if let Some(bound) = self.late {
             inserts.insert("fullDocument.at", doc! { "$lte": timestamp(bound) });
             fields = doc! { "fullDocument.payload": 0, "fullDocument.headers": 0 };
         }
-        // An end of the collection must not be filtered out: the stream would end without a word.
-        let ends = doc! { "operationType": { "$in": ["drop", "rename", "dropDatabase", "invalidate"] } };
         let concern = match self.after {
             Some(after) => doc! { "level": "majority", "afterClusterTime": timestamp(after) },
             None => doc! { "level": "majority" },
         };
         let mut command = doc! {
             "aggregate": collection,
-            "pipeline": [{ "$changeStream": begin }, { "$match": { "$or": [inserts, ends] } }, { "$project": fields }],
+            "pipeline": pipeline(begin, inserts, fields),
             "cursor": { "batchSize": i64::try_from(self.events_max).unwrap_or(i64::MAX) },
             "readConcern": concern,
         };
@@ -92,40 +95,113 @@ impl Question {
     }
 }
 
+fn inserts() -> Document {
+    doc! { "operationType": "insert" }
+}
+
+fn fields() -> Document {
+    doc! { "operationType": 1, "clusterTime": 1, "fullDocument": 1 }
+}
+
+fn pipeline(begin: Document, inserts: Document, fields: Document) -> Vec<Document> {
+    // An end of the collection must not be filtered out: the stream would end without a word.
+    let ends = doc! { "operationType": { "$in": ["drop", "rename", "dropDatabase", "invalidate"] } };
+    vec![doc! { "$changeStream": begin }, doc! { "$match": { "$or": [inserts, ends] } }, doc! { "$project": fields }]
+}
+
 /// Asks the stream.
 pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
     let collection = db.names.log().to_owned();
-    let mut answer = match db.ask(question.command(&collection)).await {
+    let answer = match db.ask(question.command(&collection)).await {
         Ok(answer) => answer,
         Err(fault) if fault.is_lost_history() => return Ok(Answer::Lost),
         // Whoever looks for late ones does so while others wait; that they are not known is an answer too.
         Err(fault) if question.millis_max.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
         Err(fault) => return Err(fault),
     };
-    let token = answer.get_document("cursor").ok().and_then(|cursor| cursor.get_document("postBatchResumeToken").ok());
-    let token = token.and_then(|token| text_opt(token, "_data")).map(ToOwned::to_owned);
-    let (documents, id) = batch(std::mem::take(&mut answer), "firstBatch")?;
+    let token = place(&answer);
+    let (documents, id) = batch(answer, "firstBatch")?;
     if id != 0 {
         db.close(&collection, id);
     }
     let full = documents.len() >= question.events_max;
-    let mut bytes = 0;
-    let mut events = Vec::with_capacity(documents.len());
-    let mut ended = false;
-    for document in documents {
-        let event = match event(document)? {
-            Ok(event) => event,
-            Err(end) if events.is_empty() => return Ok(Answer::Ended(end)),
-            // What came before the end of the collection is delivered; whoever asks behind that is told.
-            Err(_) => {
-                ended = true;
-                break;
-            }
-        };
-        bytes += weight(&event.document);
-        events.push(event);
-    }
+    let (events, ended) = match events(documents)? {
+        (events, Some(end)) if events.is_empty() => return Ok(Answer::Ended(end)),
+        // What came before the end of the collection is delivered; whoever asks behind that is told.
+        (events, ended) => (events, ended.is_some()),
+    };
+    let bytes: usize = events.iter().map(|event| weight(&event.document)).sum();
     Ok(Answer::Events(Events { events, token, more: full || ended || bytes > ANSWER_BYTES }))
+}
+
+/// A stream that stays open, from the moment in which it is opened.
+pub(crate) struct Tail {
+    collection: String,
+    cursor: i64,
+}
+
+/// What an open stream had since it was asked last.
+pub(crate) struct Tailed {
+    pub(crate) events: Vec<Event>,
+    /// Where the stream is now.
+    pub(crate) token: Option<String>,
+    /// The end of the collection, which came behind the events.
+    pub(crate) ended: Option<Error>,
+}
+
+impl Tail {
+    /// Opens it, and tells where it begins if the server does.
+    pub(crate) async fn open(db: &mut Db) -> Work<(Self, Option<String>)> {
+        let collection = db.names.log().to_owned();
+        // Without events in the first answer, so that its token is where the stream begins.
+        let command = doc! {
+            "aggregate": &collection,
+            "pipeline": pipeline(Document::new(), inserts(), fields()),
+            "cursor": { "batchSize": 0_i64 },
+            "readConcern": { "level": "majority" },
+        };
+        let answer = db.ask(command).await?;
+        let token = place(&answer);
+        let (first, cursor) = batch(answer, "firstBatch")?;
+        Ok((Self { collection, cursor }, token.filter(|_| first.is_empty())))
+    }
+
+    /// What came, as soon as something does, or nothing after a while.
+    pub(crate) async fn next(&mut self, db: &mut Db, patience: Duration) -> Work<Tailed> {
+        let answer = db.more(&self.collection, self.cursor, TAIL_MAX, patience).await?;
+        let token = place(&answer);
+        let (documents, cursor) = batch(answer, "nextBatch")?;
+        self.cursor = cursor;
+        let (events, mut end) = events(documents)?;
+        if cursor == 0 && end.is_none() {
+            end = Some(ended("closed"));
+        }
+        Ok(Tailed { events, token: token.filter(|_| end.is_none()), ended: end })
+    }
+
+    pub(crate) fn close(self, db: &Db) {
+        if self.cursor != 0 {
+            db.close(&self.collection, self.cursor);
+        }
+    }
+}
+
+/// Where the stream is behind an answer.
+fn place(answer: &Document) -> Option<String> {
+    let token = answer.get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()?;
+    text_opt(token, "_data").map(ToOwned::to_owned)
+}
+
+/// The inserts of an answer, up to the end of the collection if that is in it.
+fn events(documents: Vec<Document>) -> Work<(Vec<Event>, Option<Error>)> {
+    let mut events = Vec::with_capacity(documents.len());
+    for document in documents {
+        match event(document)? {
+            Ok(event) => events.push(event),
+            Err(end) => return Ok((events, Some(end))),
+        }
+    }
+    Ok((events, None))
 }
 
 /// An insert, or the end of the collection.
@@ -134,7 +210,7 @@ fn event(mut event: Document) -> Work<Result<Event, Error>> {
     let committed = point(&event, "clusterTime");
     match (text_opt(&event, "operationType").unwrap_or_default(), token, committed) {
         ("insert", Some(token), Some(committed)) => match event.remove("fullDocument") {
-            Some(Bson::Document(document)) => Ok(Ok(Event { document, token, committed })),
+            Some(Bson::Document(document)) => Ok(Ok(Event { document: Arc::new(document), token, committed })),
             _ => Err(corrupt("an event of the change stream has no document").into()),
         },
         ("insert", ..) => Err(corrupt("an event of the change stream has no place in it").into()),
@@ -166,6 +242,21 @@ pub(crate) fn weight(document: &Document) -> usize {
 /// before it has been seen.
 pub(crate) fn time_of(token: &str) -> Option<Tick> {
     u64::from_str_radix(token.strip_prefix("82")?.get(..16)?, 16).ok()
+}
+
+/// The parts of a token that say in which way the rest of it is written: behind its time.
+const WAY: std::ops::Range<usize> = 18..22;
+
+/// What comes first in the stream. Tokens are text that sorts as the stream does, if they are written in the same way, or are
+/// of different times. One that is of no event sorts before all events of its time. `None`: it cannot be told.
+pub(crate) fn order(one: &str, other: &str) -> Option<Ordering> {
+    let by_time = time_of(one)?.cmp(&time_of(other)?);
+    if by_time.is_ne() {
+        return Some(by_time);
+    }
+    let is_mark = |way: &str| way.starts_with("29");
+    let (a, b) = (one.get(WAY)?, other.get(WAY)?);
+    (a == b || is_mark(a) || is_mark(b)).then(|| one.cmp(other))
 }
 
 impl Events {
@@ -228,7 +319,7 @@ pub(crate) async fn follow(db: &mut Db, question: Question) -> Work<Followed> {
             Answer::Ended(end) => return Ok(Followed::Ended(end)),
         };
         let last = events.events.last().map(|event| event.token.clone());
-        found.extend(events.events.into_iter().map(|event| event.document));
+        found.extend(events.events.into_iter().map(|event| Arc::unwrap_or_clone(event.document)));
         // An answer may have been cut anywhere; only one without an event is the end.
         match last {
             Some(token) => from = Onward::Token(token),
@@ -249,7 +340,7 @@ mod tests {
 
     fn events(commits: &[u64], token: &str, more: bool) -> Events {
         let event = |(index, committed): (usize, &u64)| Event {
-            document: Document::new(),
+            document: Arc::default(),
             token: format!("token-{index}"),
             committed: *committed,
         };
@@ -261,6 +352,21 @@ mod tests {
         assert_eq!(time_of("82000000010000000229296E04"), Some(1 << 32 | 2));
         assert_eq!(time_of("83000000010000000229296E04"), None, "an unknown way to write it");
         assert_eq!(time_of("82"), None);
+    }
+
+    #[test]
+    fn tokens_are_in_the_order_of_the_stream() {
+        let (time, later) = ("820000000100000002", "820000000100000003");
+        let (mark, first, second) =
+            (format!("{time}29296E04"), format!("{time}2B022C0100296E01"), format!("{time}2B022C0100296E02"));
+        let newer = format!("{time}2B042C0100296E01");
+        assert_eq!(order(&first, &second), Some(Ordering::Less));
+        assert_eq!(order(&second, &second), Some(Ordering::Equal));
+        assert_eq!(order(&mark, &first), Some(Ordering::Less), "before all events of its time");
+        assert_eq!(order(&mark, &newer), Some(Ordering::Less));
+        assert_eq!(order(&first, &newer), None, "written in another way");
+        assert_eq!(order(&newer, &format!("{later}2B022C0100296E01")), Some(Ordering::Less), "another time");
+        assert_eq!(order("83", &first), None);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. For all others
 //! one change stream is open while somebody waits: one for the whole process, however many lanes it has, for every open
-//! stream makes the server read its whole history once more. Both are hints; the relay polls besides.
+//! stream makes the server read its whole history once more. What it has is kept for a while, and lanes that are at the end of
+//! the log read that ([`crate::recent`]). Both are hints; the relay polls besides.
 //!
 //! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed. A
 //! stream that has just been opened wakes everybody once, for it cannot know what was committed before it.
@@ -15,13 +16,14 @@ use std::{
     time::Duration,
 };
 
-use mongodb::{
-    bson::{Document, doc},
-    options::{ReadConcern, ReadPreference, SelectionCriteria},
-};
 use tokio::sync::watch;
 
-use crate::{Inner, MongoStore};
+use crate::{
+    Inner, MongoStore,
+    db::Db,
+    error::Work,
+    stream::{Tail, Tailed},
+};
 
 /// How long one request to the server waits for something to happen.
 const WATCH_STEP: Duration = Duration::from_secs(1);
@@ -90,7 +92,7 @@ impl Stream {
         loop {
             let Some(store) = self.store.upgrade().map(MongoStore) else { return };
             // If the server cannot be asked, there is no hint, and the relay learns it elsewhere.
-            let broke = self.follow(store).await.is_err();
+            let broke = self.open(store).await.is_err();
             if !self.waker.is_waited_for() && self.waker.end_watch() {
                 return;
             }
@@ -100,31 +102,45 @@ impl Stream {
         }
     }
 
-    /// Follows one stream until it breaks, or nobody waits any more.
-    async fn follow(&self, store: MongoStore) -> mongodb::error::Result<()> {
-        let names = &store.0.dialect;
-        let log = store.0.client.database(names.database()).collection::<Document>(names.log());
-        let inserts = [
-            doc! { "$match": { "operationType": "insert" } },
-            doc! { "$project": { "_id": 1, "operationType": 1, "ns": 1 } },
-        ];
-        let opened = log
-            .watch()
-            .pipeline(inserts)
-            .max_await_time(WATCH_STEP)
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .await?;
-        let mut stream = opened.with_type::<Document>();
+    /// Opens a stream and follows it until it breaks, or nobody waits any more.
+    async fn open(&self, store: MongoStore) -> Work<()> {
+        let mut db = store.alone().await?;
+        let (mut tail, begin) = Tail::open(&mut db).await?;
+        let number = store.0.recent.number();
+        store.0.recent.add(number, Vec::new(), begin);
+        // The store must be able to go while its stream is open.
         drop(store);
         self.waker.wake();
+        let followed = self.follow(&mut db, &mut tail, number).await;
+        if let Some(store) = self.store.upgrade() {
+            store.recent.end(number);
+        }
+        tail.close(&db);
+        followed
+    }
+
+    /// What comes is kept before anybody is woken, so that whoever is finds it.
+    async fn follow(&self, db: &mut Db, tail: &mut Tail, number: u64) -> Work<()> {
         let mut idle = 0;
-        while idle < IDLE_STEPS && self.store.strong_count() > 0 && stream.is_alive() {
-            if stream.next_if_any().await?.is_some() {
+        while idle < IDLE_STEPS {
+            let Tailed { events, token, ended } = tail.next(db, WATCH_STEP).await?;
+            let Some(store) = self.store.upgrade() else { return Ok(()) };
+            let came = !events.is_empty() || ended.is_some();
+            let joined = store.recent.add(number, events, token);
+            if let Some(end) = ended {
+                // Whoever reads behind it asks for itself, and is told.
+                store.recent.end(number);
+                self.waker.wake();
+                return Err(end.into());
+            }
+            if came {
                 self.waker.wake();
                 idle = 0;
             } else if !self.waker.is_waited_for() {
                 idle += 1;
+            }
+            if !joined {
+                return Ok(());
             }
         }
         Ok(())

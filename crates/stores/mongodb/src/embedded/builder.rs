@@ -11,8 +11,8 @@ use postrider_core::{Error, Result, limits::Limits};
 
 use super::{Collector, Embedded, collector::Source, ownership::Ownership};
 use crate::{
-    config::client_options,
-    dialect::{Mongo, PREFIX},
+    config::{self, client_options},
+    dialect::PREFIX,
     error::from_mongo,
     planted::Plant,
     server,
@@ -120,10 +120,15 @@ impl Builder {
             return Err(Error::invalid("a collection has a name that does not begin with `$`")
                 .with("collection", name.escape_debug()));
         }
-        let names = crate::config::Builder::new(&self.url).prefix(&self.prefix);
+        self.place().check()
+    }
+
+    /// Where it is, as a store says it.
+    fn place(&self) -> config::Builder {
+        let place = config::Builder::new(&self.url).prefix(&self.prefix);
         match &self.database {
-            Some(database) => names.database(database).check(),
-            None => names.check(),
+            Some(database) => place.database(database),
+            None => place,
         }
     }
 
@@ -140,8 +145,7 @@ impl Builder {
     pub async fn open(self) -> Result<Collector> {
         self.check()?;
         let options = client_options(&self.url).await?;
-        let name = self.database.as_deref().or(options.default_database.as_deref()).unwrap_or_default();
-        let names = Mongo::with_prefix(name, &self.prefix)?;
+        let names = self.place().names(options.default_database.as_deref())?;
         let client = Client::with_options(options).map_err(|error| from_mongo(&error, "open the collector"))?;
         let hello = server::hello(&client).await.map_err(|fault| fault.into_error("open the collector"))?;
         server::check_embedded(&hello)?;

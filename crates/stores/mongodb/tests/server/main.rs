@@ -12,6 +12,7 @@ mod migrating;
 mod operating;
 mod reading;
 mod replaced;
+mod sharing;
 mod units_of_work;
 
 use std::time::Duration;

@@ -118,12 +118,20 @@ impl Server {
 
     /// How many commands that read or write documents the server has had.
     pub(crate) async fn commands(&self) -> i64 {
+        self.had(&["find", "getMore", "aggregate", "insert", "update", "delete", "findAndModify"]).await
+    }
+
+    /// How many aggregations the server has had. A change stream is opened by one.
+    pub(crate) async fn aggregations(&self) -> i64 {
+        self.had(&["aggregate"]).await
+    }
+
+    async fn had(&self, names: &[&str]) -> i64 {
         let command = doc! { "serverStatus": 1, "metrics": 1 };
         let status = self.direct().await.database("admin").run_command(command).await.unwrap();
         let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
-        let names = ["find", "getMore", "aggregate", "insert", "update", "delete", "findAndModify"];
-        let total = |name: &str| commands.get_document(name).unwrap().get_i64("total").unwrap();
-        names.into_iter().map(total).sum()
+        let total = |name: &&str| commands.get_document(name).unwrap().get_i64("total").unwrap();
+        names.iter().map(total).sum()
     }
 
     async fn operations(&self, filter: Document) -> usize {
@@ -196,14 +204,23 @@ pub(crate) struct ReplicaSet(Vec<Server>);
 
 impl ReplicaSet {
     pub(crate) async fn start() -> Self {
-        Self::start_at([None; 3]).await
+        Self::start_with(&[]).await
+    }
+
+    /// With options of the members.
+    pub(crate) async fn start_with(options: &[&str]) -> Self {
+        Self::made([None; 3], options).await
     }
 
     /// With clocks that are off by so much.
     pub(crate) async fn start_at(clocks: [Option<&'static str>; 3]) -> Self {
+        Self::made(clocks, &[]).await
+    }
+
+    async fn made(clocks: [Option<&'static str>; 3], options: &[&str]) -> Self {
         let mut servers = Vec::new();
         for clock in clocks {
-            let options = [&["--replSet", "rs0", "--oplogSize", "200"], &WITH_FAULTS[..]].concat();
+            let options = [&["--replSet", "rs0", "--oplogSize", "200"], &WITH_FAULTS[..], options].concat();
             servers.push(Server::start_at(&options, clock).await);
         }
         initiate(&servers).await;
