@@ -1,10 +1,6 @@
 //! Options of the store, and how it is opened.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mysql_async::{Opts, OptsBuilder};
 use postrider_core::{Error, ErrorKind, Result};
@@ -16,6 +12,7 @@ use crate::{
     durable::Durable,
     error::{Fault, Work, from_mysql},
     migrations,
+    order::Ahead,
     planted::Plant,
     pool::{Lent, Pool, pool},
     server::{self, Settings},
@@ -119,7 +116,7 @@ impl Builder {
             dialect,
             plant: self.plant,
             waker: Waker::new(),
-            ordering_ahead: AtomicBool::new(false),
+            ahead: Ahead::default(),
             durable: Durable::default(),
         })))
     }

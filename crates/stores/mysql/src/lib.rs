@@ -76,10 +76,7 @@ mod pool;
 mod server;
 mod unnoted;
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{fmt, sync::Arc};
 
 use postrider_core::{BoxFuture, Error, ErrorKind, Result};
 
@@ -93,6 +90,7 @@ use crate::{
     db::{Db, LOOK},
     durable::Durable,
     error::Work,
+    order::Ahead,
     planted::Plant,
     pool::Pool,
 };
@@ -106,8 +104,8 @@ struct Inner {
     dialect: Mysql,
     plant: Plant,
     waker: Waker,
-    /// Whether somebody orders ahead in this process.
-    ordering_ahead: AtomicBool,
+    /// What those who order in this process know of each other.
+    ahead: Ahead,
     /// Up to where a crash takes no place back.
     durable: Durable,
 }

@@ -6,13 +6,14 @@
 use crate::{
     db::{Db, bytes, get, values},
     error::{Work, corrupt},
+    order::BATCH_MAX,
     planted::Plant,
 };
 
 /// Batches that one look at the list returns at most.
 const LOOK_MAX: i64 = 64;
 
-const BEHIND: &str = "SELECT last, list FROM {p}ordering WHERE last > ? ORDER BY last LIMIT ?";
+const BEHIND: &str = "SELECT last, list FROM {p}ordering WHERE last > ? AND last < ? ORDER BY last LIMIT ?";
 
 const BEHIND_TORN: &str = "
 SELECT last, list
@@ -38,11 +39,18 @@ pub(crate) struct Entry {
 }
 
 /// Entries behind a place, up to and including `until`, in order and without a gap between them: those of a bounded number of
-/// batches. Whether the first is the next one is for the caller to see.
-pub(crate) async fn behind(db: &mut Db, place: i64, until: i64, plant: Plant) -> Work<Vec<Entry>> {
-    let sql = if matches!(plant, Plant::TornViews | Plant::NoGapCheck) { BEHIND_TORN } else { BEHIND };
+/// batches, and at least `most` unless there are fewer or the batches are small. Whether the first is the next one is for the caller
+/// to see.
+pub(crate) async fn behind(db: &mut Db, place: i64, until: i64, most: i64, plant: Plant) -> Work<Vec<Entry>> {
+    let rows = if matches!(plant, Plant::TornViews | Plant::NoGapCheck) {
+        db.query(BEHIND_TORN, values![place, LOOK_MAX]).await?
+    } else {
+        // Whichever batch the last of them is in, it ends before that.
+        let end = place.saturating_add(most).saturating_add(BATCH_MAX as i64);
+        db.query(BEHIND, values![place, end, LOOK_MAX]).await?
+    };
     let mut entries: Vec<Entry> = Vec::new();
-    for row in db.query(sql, values![place, LOOK_MAX]).await? {
+    for row in rows {
         let batch = decode(get(&row, 0)?, bytes(&row, 1).unwrap_or_default())?;
         let next = entries.last().map(|entry| entry.place + 1);
         if next.is_some_and(|next| batch[0].place != next) && plant != Plant::NoGapCheck {

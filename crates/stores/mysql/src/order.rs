@@ -35,7 +35,7 @@ use crate::{
     MysqlStore,
     db::{Db, get, values},
     error::{Work, corrupt},
-    list::{encode, is_dense},
+    list::encode,
     planted::Plant,
 };
 
@@ -45,10 +45,20 @@ pub(crate) const BATCH_MAX: usize = 800;
 /// The same where views are torn on purpose: a batch is hidden only where there are several.
 const TORN_BATCH_MAX: usize = 8;
 
-/// Batches that one transaction writes at most: a backlog is ordered with fewer commits.
+/// Batches that one transaction writes at most, where somebody waits for them. All of them are picked by one look, and looked at
+/// again by one: each look begins at the left end of the table, where what was deleted lies until the server has purged it.
 const BATCHES_MAX: usize = 4;
 
-/// How often a batch is picked of which nothing could be placed, before it is left to the next one who orders.
+/// The same where nobody waits: a backlog is ordered with fewer looks and fewer commits.
+const BATCHES_AHEAD_MAX: usize = 8;
+
+/// So many messages that have places and are not read yet keep a reader busy while the next ones get theirs.
+const AHEAD_MAX: i64 = (BATCHES_AHEAD_MAX * BATCH_MAX) as i64;
+
+/// Fewer of them are a trickle, of which nobody knows whether it goes on.
+const AHEAD_MIN: i64 = (BATCH_MAX / 2) as i64;
+
+/// How often is picked what cannot be placed, before it is left to the next one who orders.
 const PICKS_MAX: usize = 8;
 
 /// Whether anything waits at all: the left end of the primary key, without a lock.
@@ -88,9 +98,13 @@ SELECT seq, seq, LENGTH(payload)
 /// range with an upper end would look at the row behind it, and wait for whoever has it.
 const DELETE_DENSE: &str = "DELETE FROM {p}pending WHERE p >= ? ORDER BY p LIMIT ?";
 
-const WRITE: &str = "
-INSERT INTO {p}ordering (last, lo, hi, ordered_at, list)
-VALUES (?, ?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ?)";
+/// So many rows without a gap are worth a statement of their own.
+const DENSE_MIN: usize = 200;
+
+/// One row a batch.
+const WRITE: &str = "INSERT INTO {p}ordering (last, lo, hi, ordered_at, list) VALUES ";
+
+const BATCH: &str = "(?, ?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ?)";
 
 /// What came of ordering.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,17 +117,26 @@ pub(crate) struct Ordered {
 
 /// Gives places to what is committed, a few batches.
 pub(crate) async fn order(store: &MysqlStore) -> Work<Ordered> {
-    if store.0.plant != Plant::IdCursor && number(store, ANY).await?.is_none() {
+    order_some(store, BATCHES_MAX).await
+}
+
+async fn order_some(store: &MysqlStore, batches: usize) -> Work<Ordered> {
+    let ahead = &store.0.ahead;
+    // Where the last one left something there is no need to ask.
+    let asks = !ahead.left.load(Ordering::Relaxed) && store.0.plant != Plant::IdCursor;
+    if asks && number(store, ANY).await?.is_none() {
         return Ok(Ordered { messages: 0, is_all: true });
     }
+    ahead.left.store(false, Ordering::Relaxed);
     let mut db = store.begin().await?;
-    match order_batches(&mut db, store.0.plant).await {
+    match order_batches(&mut db, batches, store.0.plant).await {
         Ok((ordered, last)) => {
             if ordered.messages == 0 {
                 db.roll_back().await;
             } else {
                 store.0.durable.commit(db, last).await?;
             }
+            ahead.left.store(!ordered.is_all, Ordering::Relaxed);
             Ok(ordered)
         }
         Err(fault) => {
@@ -138,16 +161,26 @@ async fn number(store: &MysqlStore, sql: &str) -> Work<Option<i64>> {
     store.alone().await?.query_opt(sql, Vec::new()).await?.map(|row| get(&row, 0)).transpose()
 }
 
-/// Orders what comes next while somebody is busy with what was read; one at a time in a process. That it does not get to it, or
-/// fails, costs nothing but time: whoever reads then does it.
-pub(crate) fn order_ahead(store: &MysqlStore) {
-    if store.0.ordering_ahead.swap(true, Ordering::AcqRel) {
+/// What the orderers of a process know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Whether somebody orders ahead.
+    busy: AtomicBool,
+    /// Whether the last one who ordered left something that waits.
+    left: AtomicBool,
+}
+
+/// Orders what comes next while somebody is busy with what was read, of which so many have places; one at a time in a
+/// process. Where there is much there is probably more. That it does not get to it, or fails, costs nothing but time: whoever
+/// reads then does it.
+pub(crate) fn order_ahead(store: &MysqlStore, places: i64) {
+    if !(AHEAD_MIN..AHEAD_MAX).contains(&places) || store.0.ahead.busy.swap(true, Ordering::AcqRel) {
         return;
     }
     let store = store.clone();
     tokio::spawn(async move {
-        let done = Done(&store.0.ordering_ahead);
-        let _ = order(&store).await;
+        let done = Done(&store.0.ahead.busy);
+        let _ = order_some(&store, BATCHES_AHEAD_MAX).await;
         drop(done);
     });
 }
@@ -162,42 +195,27 @@ impl Drop for Done<'_> {
 }
 
 /// With the last place that was given.
-async fn order_batches(db: &mut Db, plant: Plant) -> Work<(Ordered, i64)> {
+async fn order_batches(db: &mut Db, batches: usize, plant: Plant) -> Work<(Ordered, i64)> {
     // First the lock, then the look: whoever had it before has committed and what they picked is gone.
     let begin = db.lock("place").await?;
-    let (mut ordered, mut last) = (Ordered::default(), begin);
-    for _ in 0..BATCHES_MAX {
-        let batch = order_batch(db, last, plant).await?;
-        last += i64::try_from(batch.messages).expect("a batch is short");
-        ordered = Ordered { messages: ordered.messages + batch.messages, is_all: batch.is_all };
-        if batch.is_all || batch.messages == 0 {
-            break;
-        }
-    }
-    if last > begin {
-        db.draw("place", last - begin).await?;
-    }
-    Ok((ordered, last))
-}
-
-/// One batch behind the place `last`.
-async fn order_batch(db: &mut Db, last: i64, plant: Plant) -> Work<Ordered> {
+    // One that looks slowly on purpose looks at little.
+    let most = if plant == Plant::SkipLocked { BATCH_MAX } else { batches * batch_max(plant) };
     for _ in 0..PICKS_MAX {
-        let mut picked = pick(db, plant).await?;
+        let mut picked = pick(db, most, plant).await?;
         if picked.is_empty() {
             // A view that hides what is there is as good as one from before it was committed.
-            return Ok(Ordered { messages: 0, is_all: true });
+            return Ok((Ordered { messages: 0, is_all: true }, begin));
         }
         let certain = certain(db, &picked, plant).await?;
         if certain == 0 {
             continue;
         }
-        let is_all = picked.len() < batch_max(plant) && certain == picked.len();
+        let is_all = picked.len() < most && certain == picked.len();
         picked.truncate(certain);
-        write(db, last, &picked, plant).await?;
-        return Ok(Ordered { messages: certain, is_all });
+        let last = write(db, begin, &picked, plant).await?;
+        return Ok((Ordered { messages: certain, is_all }, last));
     }
-    Ok(Ordered::default())
+    Ok((Ordered::default(), begin))
 }
 
 /// A message that waits for its place.
@@ -213,14 +231,14 @@ fn batch_max(plant: Plant) -> usize {
 }
 
 /// Some that wait, in the order of `p`.
-async fn pick(db: &mut Db, plant: Plant) -> Work<Vec<Picked>> {
+async fn pick(db: &mut Db, most: usize, plant: Plant) -> Work<Vec<Picked>> {
     let pick = match plant {
         Plant::SkipLocked => PICK_SKIP_LOCKED,
         Plant::IdCursor => PICK_BY_NUMBER,
         Plant::TornViews | Plant::OneLook => PICK_TORN,
         Plant::None | Plant::RangeDelete | Plant::NoGapCheck => PICK,
     };
-    let rows = db.query(pick, values![batch_max(plant) as u64]).await?;
+    let rows = db.query(pick, values![most as u64]).await?;
     let picked = |row: &Row| {
         let bytes = u32::try_from(get::<i64>(row, 2)?).unwrap_or(u32::MAX);
         Ok(Picked { p: get(row, 0)?, seq: get(row, 1)?, bytes })
@@ -252,17 +270,25 @@ fn common(picked: &[Picked], there: &[i64]) -> usize {
     picked.iter().zip(there).take_while(|(picked, there)| picked.p == **there).count()
 }
 
-/// Gives them the places behind `last`.
-async fn write(db: &mut Db, last: i64, picked: &[Picked], plant: Plant) -> Work<()> {
-    let (lo, hi) = (picked.iter().map(|picked| picked.seq).min(), picked.iter().map(|picked| picked.seq).max());
-    let count = i64::try_from(picked.len()).expect("a batch is short");
-    let sizes: Vec<(i64, u32)> = picked.iter().map(|picked| (picked.seq, picked.bytes)).collect();
-    db.execute(WRITE, values![last + count, lo, hi, encode(&sizes)]).await?;
-    if plant == Plant::IdCursor {
-        db.execute("UPDATE {p}counter SET value = ? WHERE name = 'planted'", values![hi]).await?;
-        return Ok(());
+/// Gives them the places behind `begin`, and returns the last of those.
+async fn write(db: &mut Db, begin: i64, picked: &[Picked], plant: Plant) -> Work<i64> {
+    let (mut last, mut rows, mut list) = (begin, Vec::new(), Vec::new());
+    for batch in picked.chunks(batch_max(plant)) {
+        let (lo, hi) = (batch.iter().map(|picked| picked.seq).min(), batch.iter().map(|picked| picked.seq).max());
+        let sizes: Vec<(i64, u32)> = batch.iter().map(|picked| (picked.seq, picked.bytes)).collect();
+        last += i64::try_from(batch.len()).expect("a batch is short");
+        rows.push(BATCH);
+        list.extend(values![last, lo, hi, encode(&sizes)]);
     }
-    remove(db, picked, plant).await
+    db.execute(&format!("{WRITE}{}", rows.join(", ")), list).await?;
+    if plant == Plant::IdCursor {
+        let read = picked.iter().map(|picked| picked.seq).max();
+        db.execute("UPDATE {p}counter SET value = ? WHERE name = 'planted'", values![read]).await?;
+    } else {
+        remove(db, picked, plant).await?;
+    }
+    db.execute("UPDATE {p}counter SET value = ? WHERE name = 'place'", values![last]).await?;
+    Ok(last)
 }
 
 /// Exactly what was picked, without waiting for what was not.
@@ -273,11 +299,17 @@ async fn remove(db: &mut Db, picked: &[Picked], plant: Plant) -> Work<()> {
         return Ok(());
     }
     let numbers: Vec<i64> = picked.iter().map(|picked| picked.p).collect();
-    let removed = if is_dense(&numbers) {
-        db.execute(DELETE_DENSE, values![numbers[0], numbers.len() as u64]).await?
-    } else {
-        db.delete("pending", "p", numbers).await?
-    };
+    let (mut removed, mut rest) = (0, Vec::new());
+    for dense in numbers.chunk_by(|one, next| one + 1 == *next) {
+        if dense.len() < DENSE_MIN && dense.len() < numbers.len() {
+            rest.extend_from_slice(dense);
+        } else {
+            removed += db.execute(DELETE_DENSE, values![dense[0], dense.len() as u64]).await?;
+        }
+    }
+    if !rest.is_empty() {
+        removed += db.delete("pending", "p", rest).await?;
+    }
     if removed != picked.len() as u64 {
         // Somebody else has ordered them although we have the lock: better nothing than twice.
         return Err(corrupt("what was picked for the order list is not there any more").into());

@@ -65,9 +65,9 @@ pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: P
     // Ends with the log, with a full page, with the scan's limit, or when what waits could not be ordered now.
     let more = loop {
         let entries = reading.next(&mut db, lease, until, standing.last, store.0.plant).await?;
-        // Where there is much there is probably more: what comes behind is ordered while this is fetched and handled.
-        if replay.is_none() && (BATCH_MAX / 2..2 * limit.records as usize).contains(&entries.len()) {
-            order::order_ahead(store);
+        if replay.is_none() {
+            // What comes behind is ordered while this is fetched and handled.
+            order::order_ahead(store, standing.last.max(reading.seen) - reading.at);
         }
         if entries.is_empty() {
             // All that a replay reads has its place already.
@@ -128,11 +128,13 @@ impl Reading<'_> {
 
     /// The entries that come next. `last` is a place that was given before: what is not behind it must be there.
     async fn next(&mut self, db: &mut Db, lease: &Lease, until: i64, last: i64, plant: Plant) -> Work<Vec<Entry>> {
-        let mut entries = list::behind(db, self.at, until, plant).await?;
+        // As many as fill the page if each lane has its share.
+        let most = (self.gathered.missing() * lease.lanes as usize).min(SCAN_MAX) as i64;
+        let mut entries = list::behind(db, self.at, until, most, plant).await?;
         let must = last.min(until);
         if missing_to(self.at, &entries, must).is_some() && plant != Plant::NoGapCheck {
             db.wait_for("place").await?;
-            entries = list::behind(db, self.at, until, Plant::None).await?;
+            entries = list::behind(db, self.at, until, i64::MAX, Plant::None).await?;
             if let Some(missing) = missing_to(self.at, &entries, must) {
                 // A lane that has passed something keeps what comes next from being purged.
                 if self.at > 0 || missing > db.counter("purged").await? {

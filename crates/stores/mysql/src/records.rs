@@ -66,15 +66,19 @@ impl Gathered {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.records.len() >= self.limit.records as usize
+        self.missing() == 0
+    }
+
+    /// How many more records it takes.
+    pub(crate) fn missing(&self) -> usize {
+        (self.limit.records as usize).saturating_sub(self.records.len())
     }
 
     /// How many of the next entries to fetch: as many as fit, and one in any case into an empty page. Zero: none fits.
     pub(crate) fn room(&self, entries: &[Entry]) -> usize {
-        let most = self.limit.records as usize - self.records.len();
         let mut weight = self.weight;
         let mut room = 0;
-        for entry in &entries[..most.min(entries.len())] {
+        for entry in &entries[..self.missing().min(entries.len())] {
             weight += entry.bytes as usize + size_of::<Envelope>();
             if weight > self.limit.bytes && !(room == 0 && self.records.is_empty()) {
                 break;

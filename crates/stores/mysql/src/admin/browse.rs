@@ -51,7 +51,7 @@ pub(super) async fn records(db: &mut Db, filter: &RecordFilter, after: Option<u6
         let entries = if filter.newest_first {
             list::before(db, at).await?
         } else {
-            list::behind(db, at, i64::MAX, Plant::None).await?
+            list::behind(db, at, i64::MAX, i64::MAX, Plant::None).await?
         };
         if entries.is_empty() {
             return Ok(page);

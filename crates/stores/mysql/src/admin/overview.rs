@@ -112,7 +112,7 @@ impl Look {
         let (mut pending, mut oldest) = (0, None::<Duration>);
         // Ends with the log, or when enough is counted.
         loop {
-            let entries = list::behind(db, at, route.replay_end.unwrap_or(i64::MAX), Plant::None).await?;
+            let entries = list::behind(db, at, route.replay_end.unwrap_or(i64::MAX), i64::MAX, Plant::None).await?;
             let Some(last) = entries.last() else { return Ok((pending, oldest)) };
             at = last.place;
             for entries in entries.chunks(BATCH_MAX) {

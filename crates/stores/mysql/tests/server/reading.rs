@@ -7,7 +7,7 @@ use postrider_core::{
     ErrorKind,
     envelope::Envelope,
     lease::LaneId,
-    log::{Cursor, Log, Retention, Settlement},
+    log::{Cursor, Log, PageLimit, Retention, Settlement},
 };
 use postrider_testkit::store::Fixture;
 
@@ -110,4 +110,31 @@ async fn a_hole_in_the_order_list_is_not_passed_over_unless_it_was_purged() {
     refused(&ends[2]).await;
     connection.query_drop(show(4)).await.unwrap();
     assert_eq!(store.read(&lease, &ends[0], LIMIT).await.unwrap().records.len(), 3);
+}
+
+/// The beginning of the log is far behind where such a reader looks first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_begins_with_the_oldest_finds_it_however_much_was_purged() {
+    let place = Place::new().await;
+    let store = place.store();
+    let (lease, mut cursor) = take(&store).await;
+    place.commit((0..3_000).map(|_| Envelope::new("t", "old", "")).collect()).await;
+    let large = PageLimit { records: 5_000, ..LIMIT };
+    let page = store.read(&lease, &cursor, large).await.unwrap();
+    assert_eq!(page.records.len(), 3_000);
+    cursor = page.end;
+    let settlement = Settlement { number: 1, advance: Some(cursor), ..Settlement::default() };
+    store.settle(&lease, &settlement).await.unwrap();
+    let mut purged = 0;
+    while purged < 3_000 {
+        purged += store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
+    }
+    place.commit(vec![Envelope::new("t", "new", "")]).await;
+    assert_eq!(names(&place.delivered().await), ["new"]);
+    let node = node("small", Duration::from_secs(3600));
+    store.register(&node, &[spec("small")]).await.unwrap();
+    let lease = store.acquire(&LaneId { route: "small".into(), number: 0 }, &node).await.unwrap().unwrap();
+    let begin = store.resume(&lease).await.unwrap().cursor;
+    let page = store.read(&lease, &begin, LIMIT).await.unwrap();
+    assert_eq!(page.records.iter().map(|record| &*record.envelope.name).collect::<Vec<_>>(), ["new"]);
 }
