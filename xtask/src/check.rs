@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::{
-    features, services,
+    features, forgotten, services,
     step::{cargo, root},
     tidy,
 };
@@ -21,7 +21,8 @@ pub(crate) fn run() -> Result<()> {
     cargo("clippy", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
     cargo("doc", &["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
     as_it_is_installed()?;
-    each_feature_alone()
+    each_feature_alone()?;
+    forgotten::run(FACADE)
 }
 
 /// What people get who ask for nothing in particular; everything above has every feature. Its tests too, which

@@ -40,7 +40,9 @@ impl Batch {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction that the outbox of `{S}` can join",
     label = "pass `&mut` of an open transaction, not a pool or a connection",
-    note = "a message that is enqueued outside of the caller's transaction could be delivered although the caller rolls back"
+    note = "a message that is enqueued outside of the caller's transaction could be delivered although the caller rolls back",
+    note = "transactions of other clients come with features of `postrider`: `sqlx-sqlite`, `sqlx-postgres`, `sqlx-mysql`, \
+            `diesel`, `diesel-async` and `sea-orm`"
 )]
 pub trait Enlist<S> {
     /// `Result<()>` for a synchronous client, a future of it for an asynchronous one.

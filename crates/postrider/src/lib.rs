@@ -64,6 +64,8 @@
 //! | `opentelemetry` | spans for creating and handling messages, by the API of OpenTelemetry |
 //! | `http` | a transport that posts signed webhooks |
 //! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
+//!
+//! What a feature brings is not there without it, and the compiler names the feature that is missing.
 
 pub mod diagnosis;
 #[cfg(all(doctest, feature = "sqlite", feature = "ndjson"))]
@@ -149,7 +151,10 @@ pub mod kafka {
 }
 
 /// The transport that posts signed webhooks, and the check of a signature for receivers.
-#[cfg(feature = "http-verify")]
+#[cfg(any(feature = "http", feature = "http-verify"))]
 pub mod http {
     pub use postrider_transport_http::*;
+    // By name as well, so that whoever has `http-verify` alone is told by the compiler which feature brings them.
+    #[cfg(feature = "http")]
+    pub use postrider_transport_http::{Builder, Guard, HttpPublisher, Network, Resolve};
 }

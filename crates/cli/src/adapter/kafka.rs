@@ -13,17 +13,23 @@ pub(crate) fn open(destination: &Destination<'_>) -> Result<Arc<dyn Publisher>> 
 }
 
 #[cfg(not(feature = "kafka"))]
-fn publisher(config: &KafkaConfig, url: &str) -> Result<Arc<dyn Publisher>> {
-    check(config, url).and(Err(Error::invalid("there is no client of Kafka in this program")))
+fn publisher(_: &KafkaConfig, _: &str) -> Result<Arc<dyn Publisher>> {
+    Err(without_client())
 }
 
 /// Refuses: a route that cannot be served is told before anything is started.
 #[cfg(not(feature = "kafka"))]
 pub(crate) fn check(_: &KafkaConfig, _: &str) -> Result<()> {
-    Err(Error::invalid(
+    Err(without_client())
+}
+
+/// What a program says that was built without the client.
+#[cfg(any(test, not(feature = "kafka")))]
+fn without_client() -> Error {
+    Error::invalid(
         "a route to Kafka needs a program that was built with the feature `kafka`: `cargo build --release -p postrider-cli \
          --features kafka`",
-    ))
+    )
 }
 
 #[cfg(feature = "kafka")]
@@ -104,5 +110,17 @@ mod with_client {
             kafka::Compression::Lz4 => Compression::Lz4,
             kafka::Compression::Zstd => Compression::Zstd,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests are run with every feature, so what others see is asked for here.
+    #[test]
+    fn a_program_without_the_client_names_the_feature_and_how_it_is_had() {
+        let told = without_client().to_string();
+        assert!(told.contains("the feature `kafka`") && told.contains("-p postrider-cli --features kafka`"), "{told}");
     }
 }
