@@ -1,22 +1,32 @@
 //! Producers: a transaction with a business insert and an enqueue, against the business insert alone.
+//!
+//! Variants take turns in short slices, in another order each round:
+//!
+//! | variant | commands | compared with |
+//! |---|---|---|
+//! | business | insert, commit | |
+//! | enqueue | insert, enqueue, commit | business |
+//! | plain document | insert, insert of the same bytes into a plain collection, commit | business: no log can be much cheaper |
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
 use futures_util::future::try_join_all;
 use mongodb::{
     ClientSession, Collection,
-    bson::{Document, doc},
+    bson::{Binary, DateTime, Document, Timestamp, doc, spec::BinarySubtype},
 };
 use postrider::{
-    Outbox,
+    Message, Outbox,
+    core::envelope::MessageId,
     mongodb::{Mongo, MongoStore},
 };
 use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::{
-    closed_loop::{self, compare},
+    closed_loop::{self, slice_of},
+    measure::median,
     relay::OrderPlaced,
 };
 
@@ -26,17 +36,19 @@ const PREFIX: &str = "producer_";
 const SLICE: Duration = Duration::from_millis(200);
 
 /// What a transaction does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Variant {
     Business,
     Enqueue,
+    PlainDocument,
 }
 
-const VARIANTS: [Variant; 2] = [Variant::Business, Variant::Enqueue];
+const VARIANTS: [Variant; 3] = [Variant::Business, Variant::Enqueue, Variant::PlainDocument];
 
 struct Producer {
     session: ClientSession,
     orders: Collection<Document>,
+    plain: Collection<Document>,
     outbox: Outbox<Mongo>,
     number: u64,
 }
@@ -44,13 +56,35 @@ struct Producer {
 pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
     eprintln!("producers: {rounds} rounds");
     MongoStore::builder(&server.url).prefix(PREFIX).open().await?;
-    server.database().create_collection("orders").await?;
-    let (many, business) = compare(&mut producers(server, 16).await?, VARIANTS, SLICE, rounds).await?;
-    let (one, _) = compare(&mut producers(server, 1).await?, VARIANTS, SLICE, rounds).await?;
+    for name in ["orders", "plain"] {
+        server.database().create_collection(name).await?;
+    }
+    let mut many = producers(server, 16).await?;
+    let mut one = producers(server, 1).await?;
+    let mut rates: BTreeMap<(usize, Variant), Vec<f64>> = BTreeMap::new();
+    for round in 0..=rounds {
+        for turn in 0..VARIANTS.len() {
+            let variant = VARIANTS[(turn + round) % VARIANTS.len()];
+            for producers in [&mut many, &mut one] {
+                let rate = slice_of(producers, variant, SLICE, || ()).await?;
+                // The first one warms up.
+                if round > 0 {
+                    rates.entry((producers.len(), variant)).or_default().push(rate);
+                }
+            }
+        }
+    }
+    let of = |sessions: usize, variant: Variant| rates[&(sessions, variant)].clone();
+    let ratio = |sessions: usize, variant: Variant| {
+        let business = of(sessions, Variant::Business);
+        median(of(sessions, variant).iter().zip(business).map(|(rate, business)| rate / business).collect())
+    };
     Ok(json!({
-        "mongodb_producer_ratio": many,
-        "mongodb_producer_1_ratio": one,
-        "mongodb_producer_business_per_second": business,
+        "mongodb_producer_ratio": ratio(16, Variant::Enqueue),
+        "mongodb_producer_plain_document_ratio": ratio(16, Variant::PlainDocument),
+        "mongodb_producer_1_ratio": ratio(1, Variant::Enqueue),
+        "mongodb_producer_1_plain_document_ratio": ratio(1, Variant::PlainDocument),
+        "mongodb_producer_business_per_second": median(of(16, Variant::Business)),
     }))
 }
 
@@ -58,7 +92,9 @@ async fn producers(server: &Server, sessions: u64) -> Result<Vec<Producer>> {
     try_join_all((0..sessions).map(|number| async move {
         let session = server.client.start_session().await?;
         let outbox = Outbox::new(Mongo::with_prefix(server.name(), PREFIX)?);
-        Ok::<_, anyhow::Error>(Producer { session, orders: server.database().collection("orders"), outbox, number })
+        let collection = |name: &str| server.database().collection(name);
+        let (orders, plain) = (collection("orders"), collection("plain"));
+        Ok::<_, anyhow::Error>(Producer { session, orders, plain, outbox, number })
     }))
     .await
 }
@@ -72,10 +108,28 @@ impl closed_loop::Producer for Producer {
         self.session.start_transaction().await?;
         let row = doc! { "customer": order.customer(), "amount": i64::try_from(self.number)? };
         self.orders.insert_one(row).session(&mut self.session).await?;
-        if variant == Variant::Enqueue {
-            self.outbox.enqueue(&mut self.session, &order).await?;
+        match variant {
+            Variant::Business => {}
+            Variant::Enqueue => self.outbox.enqueue(&mut self.session, &order).await?,
+            Variant::PlainDocument => {
+                self.plain.insert_one(plain(&order)?).session(&mut self.session).await.map(drop)?;
+            }
         }
         self.session.commit_transaction().await?;
         Ok(())
     }
+}
+
+/// What the log stores of a message, in a collection that is nothing but one.
+fn plain(order: &OrderPlaced) -> Result<Document> {
+    let id = MessageId::generate();
+    Ok(doc! {
+        "at": Timestamp { time: 0, increment: 0 },
+        "enqueued_at": DateTime::now(),
+        "id": Binary { subtype: BinarySubtype::Uuid, bytes: id.0.as_bytes().to_vec() },
+        "topic": &*order.topic(),
+        "name": OrderPlaced::NAME,
+        "key": order.customer(),
+        "payload": Binary { subtype: BinarySubtype::Generic, bytes: order.encode()? },
+    })
 }

@@ -1,6 +1,7 @@
 //! Torture: writers that hold, roll back and are ended by the server, and two relays that take the lane from each other, sleep
 //! through their leases, forget where they were, park what is refused, and drop everything in mid-read, while the log is
-//! emptied behind them. A checker compares the producers' own log with what arrived.
+//! emptied behind them; on servers of their own, members and relays that are killed. A checker compares the producers' own log
+//! with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to readers with a planted mistake, each of which it
 //! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
@@ -42,6 +43,7 @@ async fn nothing_is_lost_made_up_or_turned_around() {
     let counts = world.counts();
     println!("seed {seed}: {counts:?}, {verdict:?}");
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
+    assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
     // How much of what happened is a matter of the machine; that the run was worth something is not. It goes on until everything
     // has happened once.
     assert!(verdict.committed > 100 && verdict.rolled_back > 0, "{verdict:?}");
@@ -67,13 +69,17 @@ async fn every_planted_mistake_is_caught() {
     }
 }
 
-/// On a set of three members: the primary steps down or is killed again and again while everybody works.
+/// The members of a set end what a process has left open after so long: a killed relay leaves its transaction, and with it the
+/// lane.
+const BRIEF_TRANSACTIONS: [&str; 2] = ["--setParameter", "transactionLifetimeLimitSeconds=2"];
+
+/// On a set of three members: the primary steps down or is killed again and again while everybody works, and so are relays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fail_overs_under_load_lose_nothing() {
     let _alone = ALONE.lock().await;
     let seconds = setting("POSTRIDER_TORTURE_SECONDS", 12);
     let seed = setting("POSTRIDER_TORTURE_SEED", 1);
-    let mut set = ReplicaSet::start().await;
+    let mut set = ReplicaSet::start_with(&BRIEF_TRANSACTIONS).await;
     let world = World::on(&set.url(), Plant::None, Duration::from_secs(seconds), 30).await;
     let (faults, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let failing = tokio::spawn({
@@ -96,14 +102,19 @@ async fn fail_overs_under_load_lose_nothing() {
     let faults = || faults.load(Ordering::SeqCst);
     // A step-down and a kill at least, however long they take.
     let is_enough = || {
-        let enough = faults() > 1 && world.counts().are_complete();
+        let counts = world.counts();
+        let enough = faults() > 1 && counts.killed > 1 && counts.are_complete();
         over.store(enough, Ordering::SeqCst);
         enough
     };
+    let dying = tokio::spawn(relay::run_and_die(world.clone(), seed));
     let verdict = torture(&world, seed, is_enough).await;
+    dying.await.unwrap();
     let _set = failing.await.unwrap();
-    println!("{} fail-overs, {:?}, {verdict:?}", faults(), world.counts());
+    let counts = world.counts();
+    println!("{} fail-overs, {counts:?}, {verdict:?}", faults());
     assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
+    assert!(verdict.duplicates <= counts.duplicates_max, "seed {seed}: {counts:?}, {verdict:?}");
     assert!(verdict.committed > 100, "{verdict:?}");
 }
 

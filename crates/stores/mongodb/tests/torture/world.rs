@@ -1,6 +1,7 @@
 //! What writers and relays share: the database, the producers' own log, and what arrived.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -38,6 +39,10 @@ pub(crate) struct Counts {
     pub(crate) scans: u64,
     pub(crate) purged: u64,
     pub(crate) parked: u64,
+    /// Relays that died with the lane in their hands.
+    pub(crate) killed: u64,
+    /// Arrivals that may be a message's second or later one.
+    pub(crate) duplicates_max: u64,
 }
 
 impl Counts {
@@ -70,6 +75,11 @@ pub(crate) struct Inner {
     pub(crate) fenced: AtomicU64,
     pub(crate) recoveries: AtomicU64,
     pub(crate) purged: AtomicU64,
+    pub(crate) killed: AtomicU64,
+    /// What was read and is not known to be settled. It may come again.
+    pub(crate) unsettled: AtomicU64,
+    /// The points in the time of the cluster at which messages that were read had been inserted.
+    inserted: Mutex<BTreeSet<u64>>,
 }
 
 impl std::ops::Deref for World {
@@ -109,6 +119,9 @@ impl World {
             fenced: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            killed: AtomicU64::new(0),
+            unsettled: AtomicU64::new(0),
+            inserted: Mutex::default(),
         }))
     }
 }
@@ -145,6 +158,23 @@ impl Inner {
         self.arrivals.lock().unwrap().extend(ids);
     }
 
+    /// Where messages that were read stand in the log.
+    pub(crate) fn have_read(&self, numbers: impl Iterator<Item = u64>) {
+        self.inserted.lock().unwrap().extend(numbers);
+    }
+
+    /// Messages that one scan can bring once more: as many as were ever inserted within the overlap.
+    fn overlap_max(&self) -> u64 {
+        let mut seconds = BTreeMap::<u64, u64>::new();
+        for number in self.inserted.lock().unwrap().iter() {
+            *seconds.entry(number >> 32).or_default() += 1;
+        }
+        // The overlap begins somewhere within a second.
+        let within =
+            |from: u64| -> u64 { seconds.range(from..=from + OVERLAP.as_secs()).map(|(_, count)| count).sum() };
+        seconds.keys().map(|from| within(*from)).max().unwrap_or(0)
+    }
+
     /// Tells the writers to end.
     pub(crate) fn enough_is_written(&self) {
         self.enough.store(true, Ordering::SeqCst);
@@ -179,6 +209,8 @@ impl Inner {
             scans: of(&self.recoveries),
             purged: of(&self.purged),
             parked: of(&self.parked),
+            killed: of(&self.killed),
+            duplicates_max: of(&self.unsettled) + of(&self.recoveries) * self.overlap_max(),
         }
     }
 
