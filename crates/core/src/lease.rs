@@ -106,12 +106,12 @@ pub enum Start {
     Now,
 }
 
-/// What a store knows of a route.
+/// What a node asks of a store for a route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteSpec {
     /// Its name.
     pub name: Arc<str>,
-    /// Which topics it reads.
+    /// Which topics it is to read, beside those that other nodes ask for.
     pub topics: TopicFilter,
     /// How it keeps order.
     pub order: Order,
@@ -252,6 +252,8 @@ pub struct Lease {
 pub struct Roster {
     /// The live nodes, this one included.
     pub nodes: Vec<NodeStanding>,
+    /// Every route, ordered by name. No replays.
+    pub routes: Vec<RouteStanding>,
     /// Every lane of every route and unfinished replay, ordered by [`LaneId`].
     pub lanes: Vec<LaneStanding>,
     /// Whether an operator has asked the node whose heartbeat this is to leave.
@@ -265,6 +267,15 @@ pub struct NodeStanding {
     pub id: NodeId,
     /// Routes that it can serve.
     pub routes: Vec<Arc<str>>,
+}
+
+/// A route as the store sees it.
+#[derive(Clone, Debug)]
+pub struct RouteStanding {
+    /// Its name.
+    pub route: Arc<str>,
+    /// What is read for all nodes that serve it.
+    pub topics: TopicFilter,
 }
 
 /// A lane as the store sees it.

@@ -30,6 +30,7 @@ pub mod enlist;
 
 pub mod log;
 
+pub mod asked;
 pub mod lease;
 pub mod standstill;
 

@@ -200,6 +200,12 @@ pub trait Log: Send + Sync {
     /// Makes the node and its routes known. A route that is new begins where its spec says; one whose topics, order or
     /// number of lanes has changed takes the new ones, and one that has not changed stays as it is.
     ///
+    /// A route reads what this node asks for and what every other node asks for that is live by the store's clock, worked out
+    /// by [`Asked`](crate::asked::Asked) in the same transaction, one caller after the other: nodes that start in the same
+    /// instant with different topics know of each other, and none of them may pass over what another wants. The lease says what
+    /// is read, whoever takes it. Asking for the same again is how a node learns, and lets go, of what others wanted that are
+    /// gone by now; order and number of lanes are then left as the last to ask for something new wanted them.
+    ///
     /// Whenever one of the three changes, the epochs of all lanes of the route are raised in the same transaction, so that
     /// every owner is fenced: one that went on with the old filter would pass over what the new one asks for. The lanes are
     /// free afterwards, and whoever takes one gets the new reader with the lease. Cursors stay, also that of a lane whose

@@ -137,6 +137,28 @@ impl TopicFilter {
         self.0.iter().any(|own| own.covers(pattern))
     }
 
+    /// Whether both name the same topics, in whichever order, as far as their patterns say so one by one.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.covers_all(other) && other.covers_all(self)
+    }
+
+    /// Whether every topic that fits the other one fits this one too, as far as the patterns say so one by one.
+    #[must_use]
+    pub fn covers_all(&self, other: &Self) -> bool {
+        other.0.iter().all(|pattern| self.covers(pattern))
+    }
+
+    /// Takes in what the other one takes, without naming anything twice.
+    pub fn add(&mut self, other: &Self) {
+        for pattern in &other.0 {
+            if !self.covers(pattern) {
+                self.0.retain(|own| !pattern.covers(own));
+                self.0.push(pattern.clone());
+            }
+        }
+    }
+
     /// The patterns.
     #[must_use]
     pub fn patterns(&self) -> &[TopicPattern] {
@@ -177,6 +199,17 @@ mod tests {
             let covers = TopicPattern::new(wide).unwrap().covers(&TopicPattern::new(narrow).unwrap());
             assert_eq!(covers, expected, "{wide} covers {narrow}");
         }
+    }
+
+    #[test]
+    fn a_filter_takes_in_another_without_naming_anything_twice() {
+        let filter = |patterns: &[&str]| TopicFilter::new(patterns).unwrap();
+        let mut wide = filter(&["orders.placed", "refunds.*"]);
+        wide.add(&filter(&["refunds.made", "orders.*", "payments"]));
+        assert_eq!(wide.to_string(), "refunds.*, orders.*, payments");
+        assert!(wide.covers_all(&filter(&["payments", "refunds.made"])) && !wide.covers_all(&filter(&["**"])));
+        assert!(wide.is_same_as(&filter(&["payments", "orders.*", "refunds.*"])));
+        assert!(!wide.is_same_as(&filter(&["payments"])));
     }
 
     #[test]

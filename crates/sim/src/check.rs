@@ -194,7 +194,7 @@ impl Tracker {
         for &row in rows {
             let row = &store.rows[row];
             let live = store.routes.iter().filter(|(_, route)| route.until.is_none());
-            for (name, _) in live.filter(|(_, route)| route.reader.topics.matches(&row.envelope.topic)) {
+            for (name, _) in live.filter(|(_, route)| route.promised.contains(&&*row.envelope.topic)) {
                 let passage = (Arc::clone(name), row.envelope.id);
                 let kept = store.routes[name].by_id.contains_key(&row.envelope.id);
                 let done = arrived.contains(&passage) || kept || self.discarded.contains(&passage);
@@ -219,7 +219,7 @@ impl Tracker {
         let mut expected = Vec::new();
         for (name, route) in store.routes.iter().filter(|(_, route)| route.until.is_none()) {
             let committed = store.rows.iter().filter(|row| matches!(row.ending, Ending::Committed(_)));
-            for row in committed.filter(|row| route.reader.topics.matches(&row.envelope.topic)) {
+            for row in committed.filter(|row| route.promised.contains(&&*row.envelope.topic)) {
                 expected.push((Arc::clone(name), row.envelope.id));
             }
         }

@@ -31,7 +31,7 @@ use crate::{
     plants::Plant,
     random::Random,
     scenario::Scenario,
-    store::{Ending, Store},
+    store::{Ending, Store, TOPICS},
     world::{Micros, NodeRuntime, Owner, WORLD, World, lock},
 };
 
@@ -47,6 +47,8 @@ pub struct Sim {
     pub store: Mutex<Store>,
     /// Chance.
     pub random: Mutex<Random>,
+    /// Chance of another kind, for what nodes have in their files: other histories stay what they are.
+    files: Mutex<Random>,
     /// What is wrong with each row.
     pub poison: Mutex<Vec<Poison>>,
     /// What was seen.
@@ -98,11 +100,16 @@ impl Drop for EndOfWorld {
 #[must_use]
 pub fn run(seed: u64, plant: Plant) -> Outcome {
     let mut random = Random::new(seed);
-    let scenario = Scenario::draw(&mut random);
+    let mut scenario = Scenario::draw(&mut random);
+    let mut files = Random::new(!seed);
+    if files.chance(100) {
+        scenario.files_differ();
+    }
     let sim = Arc::new(Sim {
         world: World::new(),
         store: Mutex::new(Store::new(EPOCH, plant.store())),
         random: Mutex::new(random),
+        files: Mutex::new(files),
         poison: Mutex::new(Vec::new()),
         tracker: Mutex::new(Tracker::default()),
         scenario,
@@ -280,7 +287,7 @@ impl Sim {
         let clock = self.clock();
         let mut store = lock(&self.store);
         store.now = clock;
-        let mut envelope = Envelope::new(if self.chance(300) { "t.b" } else { "t.a" }, "n", "x");
+        let mut envelope = Envelope::new(TOPICS[usize::from(self.chance(300))], "n", "x");
         envelope.id = MessageId(Uuid::from_u128(store.rows.len() as u128 + 1));
         envelope.key = key.map(|key| format!("key-{key}").into());
         let later = |micros: Micros| Some(Timestamp::from_micros((clock + micros).cast_signed()));
@@ -326,7 +333,10 @@ impl Sim {
         let observer = Arc::new(Watcher { sim: Arc::clone(self) });
         let mut builder =
             Relay::builder(log).runtime(runtime).options(options).observer(observer).plant(self.plant.engine());
+        // The first has a new file, and some that come later do not.
+        let is_older = scenario.files_differ && !lock(&self.nodes).is_empty() && lock(&self.files).chance(400);
         for (name, topics) in &scenario.routes {
+            let topics = if is_older && &**name == "main" { TOPICS[0] } else { *topics };
             let publisher = SimPublisher { sim: Arc::clone(self), node: Arc::clone(&node), route: Arc::clone(name) };
             builder = builder.route(self.route(name, topics, publisher));
         }

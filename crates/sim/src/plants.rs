@@ -24,6 +24,8 @@ pub enum StorePlant {
     GreatestCursor,
     /// Scheduled rows come half a second early.
     ScheduledEarly,
+    /// A route reads what the last node to register asks for, whatever the others want.
+    OwnTopicsOnly,
 }
 
 /// One mistake of either kind.
@@ -86,4 +88,5 @@ pub const ALL: &[(&str, Plant)] = &[
     ("lease-from-answer", Plant::Engine(EnginePlant::LeaseFromAnswer)),
     ("greatest-cursor", Plant::Store(StorePlant::GreatestCursor)),
     ("scheduled-early", Plant::Store(StorePlant::ScheduledEarly)),
+    ("own-topics-only", Plant::Store(StorePlant::OwnTopicsOnly)),
 ];

@@ -50,6 +50,8 @@ pub struct Scenario {
     pub(crate) outages: Vec<(usize, Micros, Micros)>,
     pub(crate) drain_deadline: Micros,
     pub(crate) rate: Option<u32>,
+    /// Whether some nodes do not know all topics of a route.
+    pub(crate) files_differ: bool,
 }
 
 impl Scenario {
@@ -108,7 +110,13 @@ impl Scenario {
             drain_deadline: random.between(200_000, 2_000_000),
             rate: random.chance(80).then(|| small(random, 40, 400)),
             lanes,
+            files_differ: false,
         }
+    }
+
+    /// Whoever asks for something new fences the owners.
+    pub(crate) fn files_differ(&mut self) {
+        (self.files_differ, self.leases_are_exact, self.duplicates_are_bounded) = (true, false, false);
     }
 
     /// What a lane that ends badly may have published without having settled it: its window, and parked rows in memory.

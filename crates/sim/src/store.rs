@@ -13,11 +13,12 @@ use std::{
 use bytes::Bytes;
 use postrider_core::{
     Error, ErrorKind, Result,
+    asked::Asked,
     envelope::{Envelope, MessageId},
     key::KeyHash,
     lease::{
         Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Replay, ReplayFilter, Roster,
-        RouteSpec,
+        RouteSpec, RouteStanding,
     },
     log::{Cursor, Marks, Page, PageLimit, Record, RecordRef, Resumed, Settlement},
     parked::{BlockedKey, Cause, DueLimit, DueLine, DuePage, DueRow, Ordinal, Parked},
@@ -25,6 +26,9 @@ use postrider_core::{
 };
 
 use crate::{plants::StorePlant, world::Micros};
+
+/// The topics that there are.
+pub const TOPICS: [&str; 2] = ["t.a", "t.b"];
 
 /// Whether and when a transaction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,10 @@ pub struct Place {
 pub struct RouteState {
     /// What it reads.
     pub reader: Arc<Reader>,
+    /// What the nodes that serve it have asked for.
+    pub asked: Asked,
+    /// The topics that somebody wants and always has wanted since the route began: all their messages have to arrive.
+    pub promised: Vec<&'static str>,
     /// Whether an operator paused it.
     pub paused: bool,
     /// Its lanes.
@@ -177,17 +185,30 @@ impl Store {
     /// `Log::register`.
     pub fn register(&mut self, node: &Node, specs: &[RouteSpec]) {
         self.nodes.insert(node.id, (node.routes.clone(), self.now + micros(node.lease_life)));
-        for spec in specs {
+        let live = self.live();
+        for asks in specs {
+            let known = self.routes.get(&asks.name);
+            let mut asked = known.map(|route| route.asked.clone()).unwrap_or_default();
+            let has = known.map(|route| (&*route.reader, u32::try_from(route.lanes.len()).expect("few")));
+            let mut spec = asked.hear(node.id, asks, has, &live);
+            let wanted = spec.topics.clone();
+            if self.plant == StorePlant::OwnTopicsOnly {
+                spec = asks.clone();
+            }
             let reader = Arc::new(Reader { topics: spec.topics.clone(), order: spec.order, replay: None });
             let fresh = |epoch, place| LaneState { epoch, owner: None, expires_at: 0, place, settled: (0, 0) };
             let route = self.routes.entry(Arc::clone(&spec.name)).or_insert_with(|| RouteState {
                 reader: Arc::clone(&reader),
+                asked: Asked::default(),
+                promised: TOPICS.to_vec(),
                 paused: false,
                 lanes: Vec::new(),
                 parked: BTreeMap::new(),
                 by_id: HashMap::new(),
                 until: None,
             });
+            route.asked = asked;
+            route.promised.retain(|topic| wanted.matches(topic));
             if *route.reader != *reader {
                 route.reader = reader; // nobody may go on with the old filter
                 for lane in &mut route.lanes {
@@ -235,8 +256,16 @@ impl Store {
         for lane in &mut lanes {
             lane.paused |= paused.contains(&lane.served_by);
         }
-        let nodes = self.nodes.iter().map(|(id, (routes, _))| NodeStanding { id: *id, routes: routes.clone() });
-        Roster { nodes: nodes.collect(), lanes, leave: false }
+        let routes = self.routes.iter().filter(|(_, route)| route.reader.replay.is_none());
+        let routes =
+            routes.map(|(name, route)| RouteStanding { route: Arc::clone(name), topics: route.reader.topics.clone() });
+        Roster { nodes: self.live(), routes: routes.collect(), lanes, leave: false }
+    }
+
+    /// The nodes that count as alive.
+    fn live(&self) -> Vec<NodeStanding> {
+        let live = self.nodes.iter().filter(|(_, (_, until))| *until > self.now);
+        live.map(|(id, (routes, _))| NodeStanding { id: *id, routes: routes.clone() }).collect()
     }
 
     /// `Log::acquire`.
@@ -605,6 +634,8 @@ impl Store {
         let messages = self.rows.iter().filter(wanted).map(|row| row.envelope.id).collect();
         let state = RouteState {
             reader: Arc::new(reader),
+            asked: Asked::default(),
+            promised: Vec::new(),
             paused: false,
             lanes: vec![lane],
             parked: BTreeMap::new(),

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     SomeTime,
     /// A duration, or this word.
     DurationOr(&'static str),
+    /// A duration, or this word, or whether there is one at all: `false` is the word.
+    DurationOrSwitch(&'static str),
     /// From, to.
     Size(&'static str, &'static str),
     Word(&'static [&'static str]),
@@ -66,8 +68,8 @@ pub(crate) enum Fallback {
 
 use Fallback::{Required, Value, Words};
 use Kind::{
-    Address, Boolean, Decimal, Duration, DurationOr, Number, Numbers, Secret, SecretTable, Secrets, Size, SomeTime,
-    StoreUrl, Text, TextTable, Texts, TransportUrl, Word,
+    Address, Boolean, Decimal, Duration, DurationOr, DurationOrSwitch, Number, Numbers, Secret, SecretTable, Secrets,
+    Size, SomeTime, StoreUrl, Text, TextTable, Texts, TransportUrl, Word,
 };
 
 /// Sections that may stand several times, as an array of tables.
@@ -164,9 +166,9 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     fixed(
         "relay.keep_dead",
-        DurationOr("forever"),
-        Value("\"forever\""),
-        "how long dead messages wait for an operator; then they are discarded, with an audit entry. `\"10d\"` is a good value, if any",
+        DurationOrSwitch("forever"),
+        Value("false"),
+        "how long dead messages wait for an operator; then they are discarded, with an audit entry. `true` is `\"10d\"`, `false` is `\"forever\"`",
     ),
     fixed("relay.purge_every", SomeTime, Value("\"60s\""), "how often old records are looked for"),
     fixed(

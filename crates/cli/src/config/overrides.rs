@@ -173,6 +173,9 @@ impl Override {
         let plain = |part: &'i str| DeValue::String(Cow::Borrowed(part));
         match kind {
             Some(Kind::Number(..) | Kind::Decimal | Kind::Boolean) => toml(&self.value).unwrap_or_else(|| self.text()),
+            Some(Kind::DurationOrSwitch(_)) if matches!(self.value.trim(), "true" | "false") => {
+                toml(&self.value).unwrap_or_else(|| self.text())
+            }
             Some(Kind::Texts | Kind::Numbers(..) | Kind::Secrets) if self.value.trim_start().starts_with('[') => {
                 toml(&self.value).unwrap_or_else(|| self.text())
             }

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use postrider::relay::options::Options;
+use toml::de::DeValue;
 
 use super::{reader::Section, shapes::written};
 use crate::values;
+
+/// How long dead messages wait where they do not wait for ever and nobody says how long.
+const KEEP_DEAD: Duration = Duration::from_hours(10 * 24);
 
 /// What holds for the relays of all stores.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,9 +46,20 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> RelayConfig {
         purge_every: section.duration_or_default("purge_every"),
     };
     let allow_unrouted = section.word_or_default("unrouted", &[("refuse", false), ("allow", true)]);
-    let keep_dead = section.value("keep_dead", written(keep));
+    let keep_dead = section.value("keep_dead", switch_or(KEEP_DEAD, written(keep)));
     section.close();
     RelayConfig { name, options, keep_dead, allow_unrouted }
+}
+
+/// `true` is the usual time, `false` is none.
+fn switch_or(
+    usual: Duration,
+    read: impl Fn(&DeValue<'_>) -> Result<Option<Duration>, String>,
+) -> impl Fn(&DeValue<'_>) -> Result<Option<Duration>, String> {
+    move |value| match value {
+        DeValue::Boolean(on) => Ok(on.then_some(usual)),
+        other => read(other),
+    }
 }
 
 fn keep(text: &str) -> Result<Option<Duration>, String> {

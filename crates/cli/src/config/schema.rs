@@ -82,6 +82,9 @@ fn shape(kind: &Kind) -> Value {
         Kind::Decimal => json!({ "type": "number" }),
         Kind::Duration | Kind::SomeTime => json!({ "type": "string", "pattern": DURATION }),
         Kind::DurationOr(word) => json!({ "anyOf": [{ "type": "string", "pattern": DURATION }, { "const": word }] }),
+        Kind::DurationOrSwitch(word) => {
+            json!({ "anyOf": [{ "type": "string", "pattern": DURATION }, { "const": word }, { "type": "boolean" }] })
+        }
         Kind::Size(..) => json!({ "type": "string", "pattern": SIZE }),
         Kind::Word(words) => json!({ "type": "string", "enum": words }),
         Kind::Secret | Kind::StoreUrl => secret(),

@@ -11,7 +11,7 @@ use postrider::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{collect::Collecting, gone, shared, unrouted::Unrouted};
+use super::{collect::Collecting, gone, unrouted::Unrouted};
 use crate::{
     admin::Watched,
     config::{Config, RouteConfig, StoreConfig},
@@ -23,7 +23,7 @@ use crate::{
 /// The relay of one store, and what watches it.
 pub(super) struct Outbox {
     pub(super) relay: Relay,
-    /// Its routes, as the store knows them from now on.
+    /// Its routes.
     pub(super) routes: Vec<RouteConfig>,
     pub(super) watched: Watched,
     pub(super) unrouted: Unrouted,
@@ -49,8 +49,7 @@ pub(super) async fn outboxes(config: &Config, metrics: &Metrics, telemetry: &Tel
 async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metrics: &Metrics) -> Outcome<Outbox> {
     let (adapter, place) = store.find().map_err(Failure::usage)?;
     let opened = adapter.open(&place, store.migrate).await?;
-    let mut own: Vec<RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
-    shared::widen(&*opened.admin, &store.name, &mut own).await?;
+    let own: Vec<RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
     let (admin, allowed) = (Arc::clone(&opened.admin), config.relay.allow_unrouted);
     let unrouted = Unrouted::new(store.name.clone(), admin, own.clone(), allowed)?;
     let collecting = Collecting::open(store).await?;
@@ -63,8 +62,8 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
     if let Some(name) = &config.relay.name {
         builder = builder.node_name(name);
     }
-    for (route, config) in routes.into_iter().zip(&own) {
-        builder = builder.route(route.topics(&config.topics));
+    for route in routes {
+        builder = builder.route(route);
     }
     let relay = builder.build()?;
     let watched = Watched {

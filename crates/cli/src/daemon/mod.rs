@@ -11,7 +11,6 @@ mod expiry;
 mod gone;
 mod log;
 mod reload;
-mod shared;
 mod unrouted;
 
 use std::{convert::Infallible, sync::Arc};

@@ -68,8 +68,10 @@ impl Unrouted {
             Err(error) => return Err(error.into()),
         };
         for route in &self.routes {
-            let topics = filter(route)?.to_string();
-            if !overview.routes.iter().any(|known| *known.route == *route.name && known.topics == topics) {
+            let own = filter(route)?;
+            let known = overview.routes.iter().find(|known| *known.route == *route.name);
+            let known = known.and_then(|known| TopicFilter::new(known.topics.split(", ")).ok());
+            if !known.is_some_and(|known| known.is_same_as(&own)) {
                 return Ok(false);
             }
         }
@@ -117,9 +119,11 @@ impl Unrouted {
             return Ok(Vec::new());
         }
         let overview = self.admin.overview().await?;
-        // A route that is configured reads what it will read, not what the store knows of it.
+        // A route that is configured reads what it will read, not what the store knows of it; unless that is read for a live
+        // node, another one or this one.
         let is_own = |name: &str| self.routes.iter().any(|route| route.name == name);
-        let others = overview.routes.iter().filter(|other| other.replay_of.is_none() && !is_own(&other.route));
+        let is_read = |name: &str| !is_own(name) || overview.server_of(name).is_some();
+        let others = overview.routes.iter().filter(|other| other.replay_of.is_none() && is_read(&other.route));
         // What a newer version writes and this one cannot read is no reason to complain.
         let filters: Vec<TopicFilter> =
             others.filter_map(|other| TopicFilter::new(other.topics.split(", ")).ok()).collect();

@@ -25,7 +25,10 @@ fn a_message_goes_from_the_command_line_to_the_destination() {
     let up = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
     assert_eq!(
         (up.code, up.stdout.as_str()),
-        (0, "applied 0001 begin\napplied 0002 standstills\napplied 0003 parked_records\napplied 0004 leaving\n"),
+        (
+            0,
+            "applied 0001 begin\napplied 0002 standstills\napplied 0003 parked_records\napplied 0004 leaving\napplied 0005 asked\n"
+        ),
         "{up:?}"
     );
     let again = workplace.run(&["migrate", "up", STORE[0], STORE[1]]);
@@ -54,13 +57,19 @@ fn migrations_are_shown_planned_and_printed() {
     let status = workplace.run(&["migrate", "status", STORE[0], STORE[1]]);
     assert_eq!(
         (status.code, status.stdout.as_str()),
-        (1, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n"),
+        (
+            1,
+            "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n0005 asked: pending\n"
+        ),
         "{status:?}"
     );
     let plan = workplace.run(&["migrate", "plan", STORE[0], STORE[1]]);
     assert_eq!(
         (plan.code, plan.stdout.as_str()),
-        (0, "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n")
+        (
+            0,
+            "0001 begin: pending\n0002 standstills: pending\n0003 parked_records: pending\n0004 leaving: pending\n0005 asked: pending\n"
+        )
     );
     assert!(!workplace.path("app.db").exists(), "looking makes no file");
 

@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn a_newcomer_gets_its_share_and_no_more() {
         let lanes = (0..4).map(|n| lane("a", n, Some(1))).collect();
-        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["a"]), node(3, &["a"])], lanes, leave: false };
+        let roster =
+            Roster { nodes: vec![node(1, &["a"]), node(2, &["a"]), node(3, &["a"])], lanes, ..Roster::default() };
         let mut shares = counts(&roster);
         shares.sort_unstable();
         assert_eq!(shares, [1, 1, 2]);
@@ -95,8 +96,11 @@ mod tests {
     #[test]
     fn a_balanced_roster_stays_as_it_is() {
         let lanes = vec![lane("a", 0, Some(2)), lane("a", 1, Some(1)), lane("b", 0, Some(2))];
-        let roster =
-            Roster { nodes: vec![node(1, &["a", "b"]), node(2, &["a", "b"])], lanes: lanes.clone(), leave: false };
+        let roster = Roster {
+            nodes: vec![node(1, &["a", "b"]), node(2, &["a", "b"])],
+            lanes: lanes.clone(),
+            ..Roster::default()
+        };
         for standing in &lanes {
             let owner = standing.owner.unwrap();
             assert!(share_of(owner, &roster).contains(&standing.lane), "{} moved for nothing", standing.lane);
@@ -106,7 +110,7 @@ mod tests {
     #[test]
     fn a_lane_goes_only_to_a_node_that_has_its_route() {
         let lanes = vec![lane("a", 0, Some(9)), lane("a", 1, None), lane("b", 0, None), lane("c", 0, None)];
-        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["b"])], lanes, leave: false };
+        let roster = Roster { nodes: vec![node(1, &["a"]), node(2, &["b"])], lanes, ..Roster::default() };
         assert_eq!(counts(&roster), [2, 1], "the lanes of a dead owner are taken; nobody has route c");
     }
 
@@ -118,7 +122,7 @@ mod tests {
                 let roster = Roster {
                     nodes: (0..nodes).map(|n| node(n, &["a"])).collect(),
                     lanes: owned.collect(),
-                    leave: false,
+                    ..Roster::default()
                 };
                 let shares = counts(&roster);
                 assert_eq!(shares.iter().sum::<usize>(), lanes as usize);

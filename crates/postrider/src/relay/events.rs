@@ -116,6 +116,13 @@ pub enum Event<'a> {
         /// The route.
         route: &'a str,
     },
+    /// A route reads topics that this node does not ask for: another one does that serves it. Told once, until it changes.
+    ReadForOthers {
+        /// The route.
+        route: &'a str,
+        /// The patterns that this node does not ask for.
+        topics: &'a str,
+    },
     /// Retention removed delivered records.
     Purged {
         /// How many.
@@ -234,6 +241,13 @@ impl Observer for TracingObserver {
                 warn!(
                     target: TARGET, route,
                     "the route was forgotten in the store while this relay has it; it is made known again as a new one"
+                );
+            }
+            Event::ReadForOthers { route, topics } => {
+                warn!(
+                    target: TARGET, route, topics,
+                    "another process serves this route and asks for topics that this one does not name: they are read here \
+                     too, until nobody asks for them any more"
                 );
             }
             Event::Purged { records } => debug!(target: TARGET, records, "delivered records removed"),

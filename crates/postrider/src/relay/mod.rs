@@ -8,11 +8,13 @@
 //! |---|---|
 //! | `supervisor` | heartbeat, taking and leaving lanes |
 //! | `retention` | removing what is delivered and old, beside the heartbeats |
+//! | `asking` | when a node asks for its routes again |
 //! | `balance` | which node should own which lane |
 //! | `driver` | one lane on a real store and publisher: read, publish, settle |
 //! | `lane` | what the driver does next, as a pure state machine |
 //! | [`events`] | everything that a relay tells |
 
+mod asking;
 mod balance;
 mod driver;
 pub mod events;

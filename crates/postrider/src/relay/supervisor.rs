@@ -9,12 +9,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error, Result,
-    lease::{LaneId, LaneStanding, Lease, Node, Roster, RouteSpec},
+    lease::{LaneId, LaneStanding, Lease, Node, Roster},
     log::Log,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
+    asking::Asking,
     balance,
     driver::{Ended, LaneDriver, Orders},
     events::{Event, Observer, Stats},
@@ -71,6 +72,7 @@ pub(super) struct Supervisor {
     paused: mpsc::UnboundedReceiver<Arc<str>>,
     /// Whether an operator has asked the node to leave, as the last heartbeat was told.
     asked_to_leave: bool,
+    asking: Asking,
     running: BTreeMap<LaneId, Running>,
     /// Leases of lanes that ended without giving them back in the store yet.
     to_release: Vec<Arc<Lease>>,
@@ -94,6 +96,7 @@ impl Supervisor {
             stopping,
             paused,
             asked_to_leave: false,
+            asking: Asking::default(),
             running: BTreeMap::new(),
             to_release: Vec::new(),
             ended,
@@ -168,7 +171,7 @@ impl Supervisor {
         if stopping || self.asked_to_leave {
             return; // what we own without knowing it is given back by saying goodbye
         }
-        self.make_known_again(&roster).await;
+        self.ask_again(&roster).await;
         for standing in roster.lanes {
             // A lane can be ours without our knowing it: the answer to an earlier acquire was lost. If it is not to be
             // ours, it must be given back, because our heartbeats keep it from everybody else.
@@ -188,18 +191,27 @@ impl Supervisor {
         self.give_back().await;
     }
 
-    /// Every route has a lane, so one without any was forgotten: by an operator who did not hear of this node for longer
-    /// than a lease, or with the database, which was set back. Standing still in silence would be worse than beginning
-    /// anew. The next heartbeat takes its lanes; what fails now is tried again with it.
-    async fn make_known_again(&self, roster: &Roster) {
-        let known = |route: &str| roster.lanes.iter().any(|standing| *standing.lane.route == *route);
-        let forgotten: Vec<RouteSpec> = self.routes.specs().into_iter().filter(|spec| !known(&spec.name)).collect();
-        if forgotten.is_empty() {
+    /// The store reads what is asked for, and what others ask for besides (see [`super::asking`]). A route that it does not
+    /// know was forgotten: by an operator who did not hear of this node for longer than a lease, or with the database, which was
+    /// set back. Standing still in silence would be worse than beginning anew. The next heartbeat takes the lanes; what fails
+    /// now is tried again with it.
+    async fn ask_again(&mut self, roster: &Roster) {
+        let specs = self.routes.specs();
+        for spec in &specs {
+            if let Some(topics) = self.asking.news(roster, spec) {
+                self.context.observer.observe(&Event::ReadForOthers { route: &spec.name, topics: &topics });
+            }
+        }
+        let now = self.context.now();
+        let due = self.asking.due(now, roster, specs);
+        if due.is_empty() {
             return;
         }
-        match self.context.log.register(&self.node, &forgotten).await {
+        match self.context.log.register(&self.node, &due).await {
             Ok(()) => {
-                for spec in &forgotten {
+                self.asking.asked(now);
+                let known = |route: &str| roster.routes.iter().any(|standing| *standing.route == *route);
+                for spec in due.iter().filter(|spec| !known(&spec.name)) {
                     self.context.observer.observe(&Event::RouteForgotten { route: &spec.name });
                 }
             }

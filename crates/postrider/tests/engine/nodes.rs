@@ -4,7 +4,12 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use postrider::{
     Outcome,
-    core::{admin::Actor, log::Log},
+    core::{
+        admin::Actor,
+        lease::{Node, Order, RouteSpec, Start},
+        log::Log,
+        topic::TopicFilter,
+    },
     relay::options::Options,
 };
 use postrider_testkit::fault::{FaultyLog, Moment, Operation};
@@ -17,6 +22,8 @@ on_every_store!(
     a_node_that_is_asked_to_leave_drains_and_ends,
     one_that_drains_slowly_leaves_its_share_to_others_at_once,
     changing_the_number_of_lanes_fences_their_owners_and_loses_nothing,
+    a_relay_with_fewer_topics_passes_over_nothing_of_another,
+    a_relay_whose_topics_were_let_go_asks_for_them_again,
 );
 on_every_store_with_its_clock!(dropping_a_relay_is_a_crash_and_the_next_one_takes_over);
 
@@ -64,6 +71,45 @@ async fn relays_share_the_lanes_and_take_over_from_one_that_leaves(place: Place)
     let overview = place.overview().await;
     assert!(overview.nodes.is_empty(), "both have said goodbye");
     assert!(overview.routes[0].lanes.iter().all(|lane| lane.owner.is_none()));
+}
+
+/// Whoever has the lane reads what both ask for.
+async fn a_relay_with_fewer_topics_passes_over_nothing_of_another(place: Place) {
+    let broker = Broker::new();
+    let start = |topics: &[&str]| Running::start(&place.log, [route("all", &broker).topics(topics)]);
+    let older = start(&["nothing-here"]);
+    until("it to own the lane", async || older.stats().lanes() == 1).await;
+    let newer = start(&["**"]);
+    until("the newer one to be known", async || place.overview().await.nodes.len() == 2).await;
+    let oldest = start(&["nothing-here"]);
+    until("all to be known", async || place.overview().await.nodes.len() == 3).await;
+    commit(&place, 0..5);
+    until("everything to arrive", async || broker.arrived().len() >= 40).await;
+    let more = Seen::ReadForOthers("all".to_owned(), "**".to_owned());
+    until("those with fewer to say so", async || [&older, &oldest].iter().all(|one| one.observed().has(&more))).await;
+    newer.drained().await;
+    commit(&place, 5..10);
+    until("the others to go on", async || broker.arrived().len() >= 80).await;
+    older.drained().await;
+    oldest.drained().await;
+    assert_all_in_order(&broker, 10);
+}
+
+/// As after a pause that was longer than its lease, in which another one started.
+async fn a_relay_whose_topics_were_let_go_asks_for_them_again(place: Place) {
+    let broker = Broker::new();
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("it to own the lane", async || relay.stats().lanes() == 1).await;
+    let (name, routes, lease_life) = (String::new(), vec!["all".into()], Duration::from_secs(60));
+    let node = Node { id: relay.node(), name, routes, lease_life, standstills: Vec::new() };
+    let topics = TopicFilter::new(["nothing-here"]).unwrap();
+    let spec = RouteSpec { name: "all".into(), topics, order: Order::Key, lanes: 1, start: Start::Oldest };
+    place.log.register(&node, &[spec]).await.unwrap();
+    until("it to be read again", async || place.status("all").await.topics == "**").await;
+    commit(&place, 0..5);
+    until("everything to arrive", async || broker.arrived().len() >= 40).await;
+    relay.drained().await;
+    assert_all_in_order(&broker, 5);
 }
 
 /// Asked through the store, without a way to its process.

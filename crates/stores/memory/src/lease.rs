@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postrider_core::{
-    lease::{LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    lease::{LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start},
     time::Timestamp,
 };
 
@@ -12,8 +12,14 @@ use crate::state::{KnownNode, Lane, Route, State};
 impl State {
     pub(crate) fn register(&mut self, node: &Node, routes: &[RouteSpec], now: Timestamp) {
         self.see(node, now);
+        let live = self.live_nodes(now);
         for spec in routes {
-            self.register_route(spec);
+            let known = self.routes.get(&spec.name);
+            let mut asked = known.map(|route| route.asked.clone()).unwrap_or_default();
+            let has = known.map(|route| (&*route.reader, route.lane_count()));
+            let wanted = asked.hear(node.id, spec, has, &live);
+            self.register_route(&wanted);
+            self.routes.get_mut(&spec.name).expect("it was just registered").asked = asked;
         }
     }
 
@@ -81,6 +87,10 @@ impl State {
         self.nodes.iter().filter(move |(_, node)| now < node.seen_at.saturating_add(node.lease_life))
     }
 
+    fn live_nodes(&self, now: Timestamp) -> Vec<NodeStanding> {
+        self.live(now).map(|(id, node)| NodeStanding { id: *id, routes: node.routes.clone() }).collect()
+    }
+
     /// A replay waits while its route is paused: both publish to the same destination.
     pub(crate) fn is_paused(&self, route: &Route) -> bool {
         let of = route.reader.replay.as_ref().and_then(|replay| self.routes.get(&replay.of));
@@ -94,7 +104,9 @@ impl State {
     }
 
     fn roster(&self, now: Timestamp) -> Roster {
-        let nodes = self.live(now).map(|(id, node)| NodeStanding { id: *id, routes: node.routes.clone() }).collect();
+        let routes = self.routes.iter().filter(|(_, route)| route.reader.replay.is_none());
+        let routes =
+            routes.map(|(name, route)| RouteStanding { route: Arc::clone(name), topics: route.reader.topics.clone() });
         let lanes = self.lanes().map(|(name, route, number, lane)| LaneStanding {
             lane: LaneId { route: Arc::clone(name), number },
             served_by: Arc::clone(route.reader.replay.as_ref().map_or(name, |replay| &replay.of)),
@@ -102,6 +114,6 @@ impl State {
             epoch: lane.epoch,
             paused: self.is_paused(route),
         });
-        Roster { nodes, lanes: lanes.collect(), leave: false }
+        Roster { nodes: self.live_nodes(now), routes: routes.collect(), lanes: lanes.collect(), leave: false }
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use postrider_core::{
     Error, ErrorKind, Result,
     admin::{Actor, AuditEntry},
+    asked::Asked,
     lease::{Epoch, LaneId, Lease, NodeId, Reader},
     standstill::Standstill,
     time::Timestamp,
@@ -27,6 +28,8 @@ pub(crate) struct State {
 /// A route, or a replay: both read the log and park rows.
 pub(crate) struct Route {
     pub(crate) reader: Arc<Reader>,
+    /// What the nodes that serve it have asked for.
+    pub(crate) asked: Asked,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) paused: Option<Actor>,
     /// For a replay: the position of its last record.
@@ -91,7 +94,8 @@ impl State {
 
 impl Route {
     pub(crate) fn new(reader: Reader, end: Option<u64>) -> Self {
-        Self { reader: Arc::new(reader), lanes: Vec::new(), paused: None, end, parked: ParkedRows::default() }
+        let (asked, parked) = (Asked::default(), ParkedRows::default());
+        Self { reader: Arc::new(reader), asked, lanes: Vec::new(), paused: None, end, parked }
     }
 
     /// Lanes with their numbers.

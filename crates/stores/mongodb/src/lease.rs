@@ -11,7 +11,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
     Error, ErrorKind,
-    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    asked::Asked,
+    lease::{
+        Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
+    },
     standstill::Standstill,
     time::Timestamp,
 };
@@ -21,7 +24,7 @@ use crate::{
     cursor::{Position, Tick},
     db::{Db, Find, Update, server_now},
     error::{Work, corrupt},
-    route::Route,
+    route::{self, Route},
     value::{binary, int, is_true, long, long_opt, text, uuid, uuid_opt},
 };
 
@@ -50,28 +53,58 @@ impl Beginning {
 }
 
 pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: &Beginning) -> Work<()> {
-    // Retention must not meet a reader that is half known.
+    // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock_readers().await?;
-    see(db, node).await?;
+    let now = see(db, node).await?;
+    let live = live_nodes(db, now).await?;
     for spec in routes {
-        register_route(db, spec, beginning).await?;
+        register_route(db, node.id, spec, &live, beginning).await?;
+    }
+    Ok(())
+}
+
+async fn live_nodes(db: &mut Db, now: Timestamp) -> Work<Vec<NodeStanding>> {
+    let mut live = Vec::new();
+    for found in db.find("node", Find::default()).await? {
+        if is_live(&found, now)? {
+            live.push(NodeStanding { id: node_id(&found, "_id")?, routes: names(&found) });
+        }
+    }
+    Ok(live)
+}
+
+async fn register_route(
+    db: &mut Db,
+    node: NodeId,
+    spec: &RouteSpec,
+    live: &[NodeStanding],
+    beginning: &Beginning,
+) -> Work<()> {
+    spec.check()?;
+    let known = Route::find(db, &spec.name).await?;
+    let stored = route::asked(db, &spec.name).await?;
+    let mut asked = Asked::decode(stored.as_deref());
+    let has = known.as_ref().map(|known| (&known.reader, known.lanes));
+    change_route(db, &asked.hear(node, spec, has, live), known.as_ref(), beginning).await?;
+    let asked = asked.encode();
+    if stored.as_deref() != Some(&*asked) {
+        let change = doc! { "$set": { "asked": asked } };
+        db.update("route", Update::one(doc! { "_id": &*spec.name }, change)).await?;
     }
     Ok(())
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
-async fn register_route(db: &mut Db, spec: &RouteSpec, beginning: &Beginning) -> Work<()> {
-    spec.check()?;
+async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>, beginning: &Beginning) -> Work<()> {
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
-    let known = Route::find(db, &spec.name).await?;
-    if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
+    if known.is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
     let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
     route.save(db, beginning).await?;
     let Beginning { committed, overlap, .. } = *beginning;
-    let begin = match (&known, spec.start) {
+    let begin = match (known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
             let epoch = db.draw_epoch().await?;
             let free = doc! { "$set": { "epoch": epoch }, "$unset": { "owner": "", "expires_at": "", "settled": "" } };
@@ -175,6 +208,10 @@ pub(crate) async fn roster(db: &mut Db, node: NodeId, now: Timestamp) -> Work<(R
         upkeep.ahead |= is_true(&found, "ahead") || is_ahead(Timestamp::from_micros(long(&found, "seen_at")?), now);
     }
     let routes = Route::all(db).await?;
+    let live = routes.values().filter(|route| route.reader.replay.is_none());
+    roster.routes.extend(
+        live.map(|route| RouteStanding { route: Arc::clone(&route.name), topics: route.reader.topics.clone() }),
+    );
     let paused = |route: &Route| route.paused.is_some();
     for (name, lanes) in lanes(db, now).await? {
         // A lane and its route come and go together.

@@ -105,6 +105,12 @@ pub(crate) async fn reads(db: &mut Db, route: &str) -> Work<Option<Bson>> {
     Ok(found.into_iter().next().and_then(|mut found| found.remove("log")))
 }
 
+/// What the nodes that serve a route have asked for, as it is stored.
+pub(crate) async fn asked(db: &mut Db, route: &str) -> Work<Option<String>> {
+    let found = db.find("route", Find::new(doc! { "_id": route }).fields(doc! { "asked": 1 })).await?;
+    Ok(found.first().and_then(|found| text_opt(found, "asked")).map(ToOwned::to_owned))
+}
+
 /// Replays that have ended and have no rows left. Such a replay stays known only as long as it has dead rows, for the
 /// operator.
 pub(crate) async fn drop_empty_replays(db: &mut Db) -> Work<()> {

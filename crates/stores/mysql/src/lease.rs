@@ -10,7 +10,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use mysql_async::Value;
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    asked::Asked,
+    lease::{
+        Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
+    },
     standstill::Standstill,
     time::Timestamp,
 };
@@ -38,6 +41,10 @@ const EXTEND: &str = "UPDATE {p}lane SET expires_at = ? WHERE route = ? AND numb
 const OWNED: &str = "SELECT route, number FROM {p}lane WHERE owner = ? ORDER BY route, number";
 
 const NODES: &str = "SELECT id, routes FROM {p}node WHERE seen_at + lease_life > ? ORDER BY id";
+
+const ASKED: &str = "SELECT asked FROM {p}route WHERE name = ?";
+
+const SET_ASKED: &str = "UPDATE {p}route SET asked = ? WHERE name = ?";
 
 const LANES: &str = "SELECT route, number, owner, expires_at, epoch, passed FROM {p}lane ORDER BY route, number";
 
@@ -77,24 +84,40 @@ const ADD_LANE: &str = "INSERT INTO {p}lane (route, number, epoch, passed) VALUE
 
 /// What is committed has its place by now, so that a route that begins now begins behind it.
 pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec]) -> Work<()> {
-    // Retention must not meet a reader that is half known.
+    // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock("readers").await?;
     clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
+    let live = live_nodes(db, now).await?;
     for spec in routes {
-        register_route(db, spec).await?;
+        register_route(db, node.id, spec, &live).await?;
+    }
+    Ok(())
+}
+
+async fn register_route(db: &mut Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding]) -> Work<()> {
+    spec.check()?;
+    let known = Route::find(db, &spec.name).await?;
+    let stored: Option<String> = match db.query_opt(ASKED, values![&*spec.name]).await? {
+        Some(row) => get(&row, 0)?,
+        None => None,
+    };
+    let mut asked = Asked::decode(stored.as_deref());
+    let has = known.as_ref().map(|known| (&known.reader, known.lanes));
+    change_route(db, &asked.hear(node, spec, has, live), known.as_ref()).await?;
+    let asked = asked.encode();
+    if stored.as_deref() != Some(&*asked) {
+        db.execute(SET_ASKED, values![asked, &*spec.name]).await?;
     }
     Ok(())
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
-async fn register_route(db: &mut Db, spec: &RouteSpec) -> Work<()> {
-    spec.check()?;
+async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>) -> Work<()> {
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
-    let known = Route::find(db, &spec.name).await?;
-    if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
+    if known.is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
     if known.is_some() {
@@ -102,7 +125,7 @@ async fn register_route(db: &mut Db, spec: &RouteSpec) -> Work<()> {
     }
     let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
     route.save(db).await?;
-    let begin = match (&known, spec.start) {
+    let begin = match (known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
             let epoch = db.draw_epoch().await?;
             db.execute(FENCE_ALL, values![epoch, &*spec.name]).await?;
@@ -172,11 +195,12 @@ async fn see(db: &mut Db, node: &Node, now: Timestamp) -> Work<()> {
 pub(crate) const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
 async fn roster(db: &mut Db, now: Timestamp) -> Work<Roster> {
-    let mut roster = Roster::default();
-    for row in db.query(NODES, values![now.as_micros()]).await? {
-        roster.nodes.push(NodeStanding { id: node_id(&row, 0)?, routes: names(&get::<String>(&row, 1)?)? });
-    }
+    let mut roster = Roster { nodes: live_nodes(db, now).await?, ..Roster::default() };
     let routes = Route::all(db).await?;
+    let live = routes.values().filter(|route| route.reader.replay.is_none());
+    roster.routes.extend(
+        live.map(|route| RouteStanding { route: Arc::clone(&route.name), topics: route.reader.topics.clone() }),
+    );
     let paused = |route: &Route| route.paused.is_some();
     for (name, lanes) in lanes(db, now).await? {
         // A lane and its route come and go together; one that was looked at in between is not there.
@@ -192,6 +216,14 @@ async fn roster(db: &mut Db, now: Timestamp) -> Work<Roster> {
     }
     roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
     Ok(roster)
+}
+
+async fn live_nodes(db: &mut Db, now: Timestamp) -> Work<Vec<NodeStanding>> {
+    let mut nodes = Vec::new();
+    for row in db.query(NODES, values![now.as_micros()]).await? {
+        nodes.push(NodeStanding { id: node_id(&row, 0)?, routes: names(&get::<String>(&row, 1)?)? });
+    }
+    Ok(nodes)
 }
 
 /// One lane as it is stored.

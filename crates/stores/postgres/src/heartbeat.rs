@@ -6,13 +6,14 @@
 //! out of the roster, and its driver takes that for what it is: fenced. Of everything else the roster is a hint, and whoever
 //! acts on it checks again.
 
-use postrider_core::lease::{Epoch, LaneId, LaneStanding, Node, NodeId, NodeStanding, Roster};
+use postrider_core::lease::{Epoch, LaneId, LaneStanding, Node, NodeId, NodeStanding, Roster, RouteStanding};
 use uuid::Uuid;
 
 use crate::{
     db::{Alone, unsigned},
     error::Work,
     lease::{Said, names},
+    route::topics,
 };
 
 /// Lanes are locked in the order of their ids, as everywhere. The node's own row tells whether it was asked to leave. Dead
@@ -60,7 +61,11 @@ SELECT NULL, NULL, lane.route, lane.number, coalesce(route.replay_of, route.name
   JOIN {route} AS route ON route.name = lane.route
   LEFT JOIN {route} AS served ON served.name = route.replay_of
   LEFT JOIN extended ON extended.route = lane.route AND extended.number = lane.number
- WHERE lane.owner IS DISTINCT FROM $1 OR extended.route IS NOT NULL";
+ WHERE lane.owner IS DISTINCT FROM $1 OR extended.route IS NOT NULL
+ UNION ALL
+SELECT NULL, topics, name, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::boolean
+  FROM {route}
+ WHERE replay_of IS NULL";
 
 /// If the future is dropped, the leases are extended or not.
 pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
@@ -76,8 +81,13 @@ pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
             roster.nodes.push(NodeStanding { id: NodeId(id), routes: names(row.try_get(1)?)? });
             continue;
         }
+        let route = row.try_get::<_, &str>(2)?.into();
+        let Some(number) = row.try_get::<_, Option<i64>>(3)? else {
+            roster.routes.push(RouteStanding { route, topics: topics(row.try_get(1)?)? });
+            continue;
+        };
         roster.lanes.push(LaneStanding {
-            lane: LaneId { route: row.try_get::<_, &str>(2)?.into(), number: unsigned(row.try_get(3)?) },
+            lane: LaneId { route, number: unsigned(number) },
             served_by: row.try_get::<_, &str>(4)?.into(),
             owner: row.try_get::<_, Option<Uuid>>(5)?.map(NodeId),
             epoch: Epoch(row.try_get::<_, i64>(6)?.cast_unsigned()),
@@ -85,6 +95,7 @@ pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
         });
     }
     roster.nodes.sort_by_key(|node| node.id);
+    roster.routes.sort_by(|one, other| one.route.cmp(&other.route));
     roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
     Ok(roster)
 }

@@ -8,7 +8,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, Lease, Node, NodeId, Reader, RouteSpec, Start},
+    asked::Asked,
+    lease::{Epoch, LaneId, Lease, Node, NodeId, NodeStanding, Reader, RouteSpec, Start},
     log::Cursor,
     standstill::Standstill,
     time::Timestamp,
@@ -28,6 +29,15 @@ use crate::{
 const SEE: &str = "
 INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = $6";
+
+const NODES: &str = "
+SELECT id, routes
+  FROM {node}
+ WHERE seen_at + lease_life * interval '1 microsecond' > $1";
+
+const ASKED: &str = "SELECT asked FROM {route} WHERE name = $1";
+
+const SET_ASKED: &str = "UPDATE {route} SET asked = $2 WHERE name = $1";
 
 /// In the order of ids.
 const LOCK_OWNED: &str = "SELECT 1 FROM {lane} WHERE owner = $1 ORDER BY route, number FOR UPDATE";
@@ -66,21 +76,50 @@ SELECT lane.route, lane.number, lane.owner, lane.expires_at, lane.epoch, newest.
 
 /// `begin_now` is where a route begins that begins now. It was taken before this transaction.
 pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], begin_now: Option<&Position>) -> Work<()> {
-    // Retention must not meet a reader that is half known.
+    // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock("readers", "").await?;
-    see(db, node, db.now().await?).await?;
+    let now = db.now().await?;
+    see(db, node, now).await?;
+    let live = live_nodes(db, now).await?;
     let mut specs: Vec<&RouteSpec> = routes.iter().collect();
     specs.sort_by_key(|spec| &spec.name);
     for spec in specs {
-        register_route(db, spec, begin_now).await?;
+        register_route(db, node.id, spec, &live, begin_now).await?;
+    }
+    Ok(())
+}
+
+async fn live_nodes(db: &Db<'_>, now: Timestamp) -> Work<Vec<NodeStanding>> {
+    let rows = db.query(NODES, &[&Instant(now)]).await?;
+    rows.iter().map(|row| Ok(NodeStanding { id: NodeId(row.try_get(0)?), routes: names(row.try_get(1)?)? })).collect()
+}
+
+async fn register_route(
+    db: &Db<'_>,
+    node: NodeId,
+    spec: &RouteSpec,
+    live: &[NodeStanding],
+    begin_now: Option<&Position>,
+) -> Work<()> {
+    spec.check()?;
+    let known = Route::find(db, &spec.name).await?;
+    let stored: Option<String> = match db.query_opt(ASKED, &[&&*spec.name]).await? {
+        Some(row) => row.try_get(0)?,
+        None => None,
+    };
+    let mut asked = Asked::decode(stored.as_deref());
+    let has = known.as_ref().map(|known| (&known.reader, known.lanes));
+    change_route(db, &asked.hear(node, spec, has, live), begin_now).await?;
+    let asked = asked.encode();
+    if stored.as_deref() != Some(&*asked) {
+        db.execute(SET_ASKED, &[&&*spec.name, &asked]).await?;
     }
     Ok(())
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for.
-async fn register_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<()> {
-    spec.check()?;
+async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<()> {
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
     if is_as_before(Route::find(db, &spec.name).await?.as_ref(), spec, &reader) {
         return Ok(());

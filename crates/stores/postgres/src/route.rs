@@ -67,7 +67,7 @@ impl Route {
 
     fn from_row(row: &Row) -> Work<Self> {
         let broken = |_| corrupt("a route's settings are not the JSON that was written");
-        let topics: TopicFilter = serde_json::from_str(row.try_get(1)?).map_err(broken)?;
+        let topics = topics(row.try_get(1)?)?;
         let order = match row.try_get(2)? {
             "key" => Order::Key,
             "total" => Order::Total,
@@ -110,6 +110,10 @@ impl Route {
 pub(crate) async fn drop_empty_replays(db: &Db<'_>) -> Work<()> {
     db.execute(DROP_EMPTY_REPLAYS, &[]).await?;
     Ok(())
+}
+
+pub(crate) fn topics(stored: &str) -> Work<TopicFilter> {
+    Ok(serde_json::from_str(stored).map_err(|_| corrupt("a route's topics are not the JSON that was written"))?)
 }
 
 pub(crate) fn unknown(what: &'static str, name: &str) -> Error {

@@ -12,7 +12,10 @@ use std::{
 
 use postrider_core::{
     Error,
-    lease::{Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, Start},
+    asked::Asked,
+    lease::{
+        Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
+    },
     standstill::Standstill,
     time::Timestamp,
 };
@@ -33,7 +36,11 @@ const FORGET_DEAD: &str = "DELETE FROM {p}node WHERE seen_at + lease_life <= ?1"
 
 const EXTEND: &str = "UPDATE {p}lane SET expires_at = ?2 WHERE owner = ?1";
 
-const NODES: &str = "SELECT id, routes FROM {p}node ORDER BY id";
+const NODES: &str = "SELECT id, routes FROM {p}node WHERE seen_at + lease_life > ?1 ORDER BY id";
+
+const ASKED: &str = "SELECT asked FROM {p}route WHERE name = ?1";
+
+const SET_ASKED: &str = "UPDATE {p}route SET asked = ?2 WHERE name = ?1";
 
 const LANES: &str = "SELECT route, number, owner, expires_at, epoch FROM {p}lane ORDER BY route, number";
 
@@ -72,21 +79,35 @@ const LAST_SEQ: &str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE 
 
 pub(crate) fn register(db: &Db, node: &Node, routes: &[RouteSpec], now: Timestamp) -> Work<()> {
     see(db, node, now)?;
-    routes.iter().try_for_each(|spec| register_route(db, spec))
+    let live = live_nodes(db, now)?;
+    routes.iter().try_for_each(|spec| register_route(db, node.id, spec, &live))
+}
+
+/// Under the write lock: whoever else registers has been heard, or hears of this one.
+fn register_route(db: &Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding]) -> Work<()> {
+    spec.check()?;
+    let known = Route::find(db, &spec.name)?;
+    let stored: Option<String> = db.statement(ASKED)?.query_row([&*spec.name], |row| row.get(0)).optional()?.flatten();
+    let mut asked = Asked::decode(stored.as_deref());
+    let has = known.as_ref().map(|known| (&known.reader, known.lanes));
+    change_route(db, &asked.hear(node, spec, has, live), known.as_ref())?;
+    let asked = asked.encode();
+    if stored.as_deref() != Some(&*asked) {
+        db.statement(SET_ASKED)?.execute(params![&*spec.name, asked])?;
+    }
+    Ok(())
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
 /// with the old filter would pass over what the new one asks for. As many lanes as before stay where they are.
-fn register_route(db: &Db, spec: &RouteSpec) -> Work<()> {
-    spec.check()?;
+fn change_route(db: &Db, spec: &RouteSpec, known: Option<&Route>) -> Work<()> {
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
-    let known = Route::find(db, &spec.name)?;
-    if known.as_ref().is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
+    if known.is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
     let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
     route.save(db)?;
-    let begin = match (&known, spec.start) {
+    let begin = match (known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
             let epoch = draw(db, "epoch", 1)?;
             db.statement(FENCE_ALL)?.execute(params![&*spec.name, epoch])?;
@@ -134,13 +155,12 @@ fn see(db: &Db, node: &Node, now: Timestamp) -> Work<()> {
 const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
 fn roster(db: &Db, now: Timestamp) -> Work<Roster> {
-    let mut roster = Roster::default();
-    let mut statement = db.statement(NODES)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        roster.nodes.push(NodeStanding { id: node_id(row.get(0)?), routes: names(&row.get::<_, String>(1)?)? });
-    }
+    let mut roster = Roster { nodes: live_nodes(db, now)?, ..Roster::default() };
     let routes = routes(db)?;
+    let live = routes.values().filter(|route| route.reader.replay.is_none());
+    roster.routes.extend(
+        live.map(|route| RouteStanding { route: Arc::clone(&route.name), topics: route.reader.topics.clone() }),
+    );
     let paused = |route: &Route| route.paused.is_some();
     let mut statement = db.statement(LANES)?;
     let mut rows = statement.query([])?;
@@ -157,6 +177,16 @@ fn roster(db: &Db, now: Timestamp) -> Work<Roster> {
         });
     }
     Ok(roster)
+}
+
+fn live_nodes(db: &Db, now: Timestamp) -> Work<Vec<NodeStanding>> {
+    let mut nodes = Vec::new();
+    let mut statement = db.statement(NODES)?;
+    let mut rows = statement.query([now.as_micros()])?;
+    while let Some(row) = rows.next()? {
+        nodes.push(NodeStanding { id: node_id(row.get(0)?), routes: names(&row.get::<_, String>(1)?)? });
+    }
+    Ok(nodes)
 }
 
 /// Every route and replay by name.

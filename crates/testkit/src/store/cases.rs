@@ -50,6 +50,9 @@ macro_rules! store_conformance {
                 a_route_that_cannot_be_is_refused
                 a_route_takes_new_topics
                 a_changed_reader_fences_every_owner
+                a_route_reads_what_any_live_node_asks_for
+                a_route_lets_go_of_what_nobody_asks_for
+                nodes_that_start_at_once_know_of_each_other
                 a_forgotten_route_stays_closed_to_its_former_owner
             }
             lanes {

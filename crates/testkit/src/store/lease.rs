@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::Actor,
+    envelope::Envelope,
     lease::{LANES_MAX, LaneStanding, Node, NodeId, Order, Roster, RouteSpec},
     log::{Log, Settlement},
 };
@@ -375,6 +376,88 @@ pub async fn a_changed_reader_fences_every_owner(store: Arc<dyn Fixture>) {
     }
 }
 
+/// Nodes of one route may have different configurations, as in a roll-out: what any live one asks for is read, whoever
+/// registers last, and the owner of the narrower reader is fenced before it can pass over anything.
+pub async fn a_route_reads_what_any_live_node_asks_for(store: Arc<dyn Fixture>) {
+    let log = store.log();
+    let mut old = Owner::of(&*store, &asking(&["orders"])).await;
+    let newer = node(&["r"], HOUR);
+    log.register(&newer, &[asking(&["orders", "payments"])]).await.expect("register");
+    let late = old.settle(Settlement::default()).await.expect_err("it would pass over `payments`");
+    assert!(late.is_fenced(), "the owner of the narrower reader is fenced, got {late:?}");
+    let mut owner = Owner::take(&*store, &old.node, "r", 0).await;
+    assert_eq!(owner.lease.reader.topics.to_string(), "orders, payments", "the older node reads it too");
+
+    let beside = store.beside().await;
+    let third = node(&["r"], HOUR);
+    beside.register(&third, &[asking(&["orders"])]).await.expect("register");
+    owner.settle(Settlement::default()).await.expect("nothing has changed, so nobody is fenced");
+    let roster = log.heartbeat(&third).await.expect("heartbeat");
+    let read: Vec<_> = roster.routes.iter().map(|s| (&*s.route, s.topics.to_string())).collect();
+    assert_eq!(read, [("r", "orders, payments".to_owned())], "the roster tells what is read");
+    let payment = Envelope::new("payments", "n", "");
+    store.commit(vec![payment.clone()]).await;
+    assert_eq!(owner.ids().await, [payment.id]);
+    let overview = store.admin().overview().await.expect("overview");
+    assert_eq!(overview.routes[0].topics, "orders, payments", "so does the overview");
+}
+
+/// What only nodes asked for that are gone, or silent for their lease life, is let go by the next that asks, for the same as
+/// before or for something new. One that was only silent has it again as soon as it asks.
+pub async fn a_route_lets_go_of_what_nobody_asks_for(store: Arc<dyn Fixture>) {
+    let log = store.log();
+    let read = async || {
+        let overview = store.admin().overview().await.expect("overview");
+        overview.routes[0].topics.clone()
+    };
+    let (leaving, mut silent, staying) = (node(&["r"], HOUR), node(&["r"], HOUR), node(&["r"], HOUR));
+    log.register(&leaving, &[asking(&["orders", "payments"])]).await.expect("register");
+    log.register(&silent, &[asking(&["refunds"])]).await.expect("register");
+    log.register(&staying, &[asking(&["orders"])]).await.expect("register");
+    assert_eq!(read().await, "refunds, orders, payments", "all that is asked for, in the order in which it came");
+    log.retire(leaving.id).await.expect("retire");
+    silent.lease_life = SHORT;
+    log.heartbeat(&silent).await.expect("heartbeat");
+    store.pass(LONGER).await;
+    log.register(&staying, &[asking(&["orders"])]).await.expect("register");
+    assert_eq!(read().await, "orders", "one has said goodbye, the other is silent");
+
+    silent.lease_life = HOUR;
+    log.heartbeat(&silent).await.expect("heartbeat");
+    log.register(&silent, &[asking(&["refunds"])]).await.expect("register");
+    let both = postrider_core::topic::TopicFilter::new(["orders", "refunds"]).expect("a good filter");
+    let owner = Owner::take(&*store, &staying, "r", 0).await;
+    assert!(owner.lease.reader.topics.is_same_as(&both), "it was only silent: {}", owner.lease.reader.topics);
+    log.retire(silent.id).await.expect("retire");
+    log.register(&staying, &[asking(&["orders"])]).await.expect("register");
+    assert_eq!(read().await, owner.lease.reader.topics.to_string(), "it was the last to start, and may only restart");
+    log.register(&node(&["r"], HOUR), &[asking(&["orders"])]).await.expect("register");
+    assert_eq!(read().await, "orders", "one that starts without it lets it go");
+}
+
+/// Of nodes that start in the same instant none misses what another asks for.
+pub async fn nodes_that_start_at_once_know_of_each_other(store: Arc<dyn Fixture>) {
+    for round in 0..5 {
+        let name = format!("r{round}");
+        let starting = (0..4).map(|i| {
+            let (store, name) = (Arc::clone(&store), name.clone());
+            tokio::spawn(async move {
+                let log = if i % 2 == 0 { store.log() } else { store.beside().await };
+                let spec = RouteSpec { name: name.as_str().into(), ..asking(&[&format!("topic-{i}")]) };
+                log.register(&node(&[&name], HOUR), &[spec]).await.expect("register");
+            })
+        });
+        for started in starting.collect::<Vec<_>>() {
+            started.await.expect("it registers");
+        }
+        let lease = store.log().acquire(&lane(&name, 0), &node(&[&name], HOUR)).await.expect("acquire").expect("free");
+        for i in 0..4 {
+            let topic = format!("topic-{i}");
+            assert!(lease.reader.topics.matches(&topic), "round {round}: {topic} is not read");
+        }
+    }
+}
+
 /// A route that was forgotten and made known again does not listen to its former owner.
 pub async fn a_forgotten_route_stays_closed_to_its_former_owner(store: Arc<dyn Fixture>) {
     let mut former = Owner::of(&*store, &route("r")).await;
@@ -385,6 +468,11 @@ pub async fn a_forgotten_route_stays_closed_to_its_former_owner(store: Arc<dyn F
     assert!(next.lease.epoch > former.lease.epoch, "an epoch is greater than any that the lane ever had");
     let late = former.settle(Settlement::default()).await.expect_err("the former owner must stay fenced");
     assert!(late.is_fenced(), "an epoch must not be given out twice, not even for a route that was forgotten between");
+}
+
+fn asking(topics: &[&str]) -> RouteSpec {
+    let topics = postrider_core::topic::TopicFilter::new(topics).expect("a good filter");
+    RouteSpec { topics, ..route("r") }
 }
 
 async fn registered(store: &dyn Fixture, lease_life: Duration) -> Node {

@@ -84,6 +84,21 @@ fn everything_can_be_said() {
 }
 
 #[test]
+fn dead_messages_wait_for_ever_or_ten_days_or_as_long_as_is_said() {
+    let days = |days: u64| Some(Duration::from_hours(24 * days));
+    let kept = |line: &str| parsed(&format!("{SMALLEST}[relay]\n{line}\n")).unwrap().relay.keep_dead;
+    let said = ["", "keep_dead = false", "keep_dead = true", "keep_dead = \"3d\"", "keep_dead = \"forever\""];
+    assert_eq!(said.map(kept), [None, None, days(10), days(3), None]);
+    let overridden = |value: &str| {
+        let set = Overrides::gather([], &[format!("relay.keep_dead={value}")]).unwrap();
+        parse(SMALLEST, &set, false).unwrap().config.relay.keep_dead
+    };
+    assert_eq!(["true", "false", "3d"].map(overridden), [days(10), None, days(3)]);
+    let told = problems(&format!("{SMALLEST}[relay]\nkeep_dead = 10\n"));
+    assert!(told.contains("`relay.keep_dead` `10` is not a duration") && told.contains("or \"forever\""), "{told}");
+}
+
+#[test]
 fn a_short_lease_brings_a_short_heartbeat() {
     let config = parsed(&format!("{SMALLEST}[relay]\nlease_life = \"1s\"\n")).unwrap();
     assert_eq!(config.relay.options.heartbeat_every, Duration::from_millis(250));

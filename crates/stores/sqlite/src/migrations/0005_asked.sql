@@ -1,0 +1,2 @@
+-- What the nodes that serve the route have asked for, as JSON. NULL: nobody has said so yet.
+ALTER TABLE {p}route ADD COLUMN asked TEXT;
