@@ -43,7 +43,8 @@ async fn plain_sql_enqueues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guides_example_enqueues_with_headers() {
     let guide = include_str!("../../../../../docs/operate/mysql.md");
-    let example = guide.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let (_, example) = guide.split("```sql").nth(1).and_then(|block| block.split_once('\n')).unwrap();
+    let example = example.split("```").next().unwrap();
     let place = Place::new().await;
     let orders = format!("{}keys", place.prefix());
     let table = format!("CREATE TABLE {orders} (number BIGINT PRIMARY KEY, state VARCHAR(20)) ENGINE = InnoDB;");
