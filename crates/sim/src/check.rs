@@ -290,7 +290,10 @@ impl Tracker {
                 let passage = (Arc::clone(name), row.envelope.id);
                 let released =
                     self.died.get(&passage).is_some_and(|expired| *expired || scenario.on_dead == OnDead::Continue);
-                let exempt = row.envelope.deliver_at.is_some() || self.discarded.contains(&passage) || released;
+                // What came to be read later, and not from the start, has no order among what had gone before.
+                let unpromised = !route.promised.contains(&&*row.envelope.topic);
+                let late = row.envelope.deliver_at.is_some() || unpromised;
+                let exempt = late || self.discarded.contains(&passage) || released;
                 let Some(place) = first.get(&passage).filter(|_| !exempt) else { continue };
                 if is_total(&route.reader) {
                     all.push((*place, row.enqueued_after, commit, index));
