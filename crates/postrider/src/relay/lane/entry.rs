@@ -70,9 +70,11 @@ pub(super) struct Trouble {
     /// When an `Again` or `Retry` goes again.
     pub(super) due: Tick,
     pub(super) cause: Option<Cause>,
-    /// Unknown outcomes in a row, and how many messages of the lane had been durable at the first of them.
+    /// Unknown outcomes in a row.
     pub(super) unknowns: u32,
-    pub(super) durables_before: u64,
+    /// How many messages of the lane had been durable at the first unknown outcome that no attempt was made of. An outage that
+    /// was guessed does not end the count: whatever goes through after it tells that the guess was wrong.
+    pub(super) durables_before: Option<u64>,
     pub(super) expires_at: Tick,
     /// It was sent, and did not go through.
     pub(super) tried: bool,
@@ -80,7 +82,7 @@ pub(super) struct Trouble {
 
 impl Default for Trouble {
     fn default() -> Self {
-        Self { due: 0, cause: None, unknowns: 0, durables_before: 0, expires_at: Tick::MAX, tried: false }
+        Self { due: 0, cause: None, unknowns: 0, durables_before: None, expires_at: Tick::MAX, tried: false }
     }
 }
 

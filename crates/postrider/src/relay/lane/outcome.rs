@@ -141,9 +141,7 @@ impl Lane {
         self.failing.insert(self.entries.record(e).envelope.id);
         let trouble = self.entries.trouble(e);
         trouble.tried = true;
-        if trouble.unknowns == 0 {
-            trouble.durables_before = durable;
-        }
+        let durables_before = *trouble.durables_before.get_or_insert(durable);
         trouble.unknowns += 1;
         if trouble.unknowns < self.options.unknown_max {
             let wait = self.pause();
@@ -156,7 +154,7 @@ impl Lane {
             return true;
         }
         trouble.unknowns = 0;
-        if durable > trouble.durables_before {
+        if durable > durables_before {
             let detail =
                 format!("result unknown {} times while others went through; {cause}", self.options.unknown_max);
             self.rejected(now, e, Cause::new("result-unknown", detail));
@@ -180,7 +178,8 @@ impl Lane {
         self.notes.push(Note::Rejected { record, attempts, cause: cause.clone() });
         let random = self.chance();
         let wait = self.options.retry.wait(attempts, random);
-        self.entries.trouble(e).cause = Some(cause.clone());
+        let trouble = self.entries.trouble(e);
+        (trouble.cause, trouble.durables_before) = (Some(cause.clone()), None);
         match self.entries[e].source {
             Source::Log if self.planted(Plant::RetryToTail) && self.entries[e].line != NIL => {
                 let l = self.entries[e].line;

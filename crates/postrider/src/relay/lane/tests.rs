@@ -342,6 +342,33 @@ fn a_few_bad_messages_on_a_quiet_route_keep_nobody_else_waiting() {
     assert!(closed.notes.iter().any(|note| matches!(note, Note::BreakerClosed)));
 }
 
+/// Otherwise they would keep the cursor where it is, and what has arrived behind it would be told to wait.
+#[test]
+fn bad_messages_are_parked_once_another_has_gone_through() {
+    let retry = RetryPolicy { attempts_max: 3, backoff: Backoff::Fixed { wait: 100 * MS }, jitter: Jitter::None };
+    let mut lane = lane(LaneOptions { retry, ..options() }, &["a1", "b1"]);
+    let mut parked = Vec::new();
+    for millis in 1..1_000 {
+        let now = ticks(millis * MS);
+        if millis == 500 {
+            assert!(lane.breaker_is_open() && parked.is_empty(), "nothing is known against them but their own silence");
+            read(&mut lane, now, &["c1"]);
+        }
+        let asked = poll(&mut lane, now);
+        for (batch, labels) in &asked.published {
+            let outcome = if labels[0] == "c1" { Outcome::Durable } else { Outcome::Unknown(cause()) };
+            lane.published(now, *batch, vec![outcome]);
+        }
+        parked.extend(asked.parked().into_iter().map(|(label, _)| label));
+        asked.settles.iter().for_each(|_| lane.settled(now, Settled::Done));
+        if asked.dues > 0 {
+            lane.due_read(now, DuePage::default());
+        }
+    }
+    parked.sort();
+    assert_eq!(parked, ["a1", "b1"]);
+}
+
 #[test]
 fn a_destination_that_is_down_is_probed_ever_more_seldom_also_with_new_messages() {
     for down in [Outcome::Unavailable(cause()), Outcome::Unknown(cause())] {
