@@ -137,7 +137,7 @@ pub(super) async fn blockage(client: &Client, dialect: &Postgres) -> Work<Option
     Ok(Some(Session::of(&row)?.locks(&format!("{what} {LOCKED_AFTER_SECONDS} s or more"))))
 }
 
-/// Whoever keeps this session waiting for a lock just now.
+/// Whoever keeps this connection waiting for a lock just now.
 pub(crate) async fn blocker_of(client: &Client, pid: i32) -> Work<Option<Finding>> {
     let Some(row) = client.query_opt(BLOCKER_OF, &[&pid]).await? else { return Ok(None) };
     Ok(Some(Session::of(&row)?.locks("that was waited for in vain")))

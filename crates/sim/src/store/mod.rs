@@ -4,8 +4,11 @@
 //! holds base, target, the place in between, and a lower bound for scans. Everything here happens in an instant; the
 //! network around it is the business of [`log`](crate::log).
 
+mod leases;
+mod operator;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -16,10 +19,7 @@ use postrider_core::{
     asked::Asked,
     envelope::{Envelope, MessageId},
     key::KeyHash,
-    lease::{
-        Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Order, Reader, Replay, ReplayFilter, Roster,
-        RouteSpec, RouteStanding,
-    },
+    lease::{LaneId, Lease, NodeId, Order, Reader, Replay},
     log::{Cursor, Marks, Page, PageLimit, Record, RecordRef, Resumed, Settlement},
     parked::{BlockedKey, Cause, DueLimit, DueLine, DuePage, DueRow, Ordinal, Parked},
     time::Timestamp,
@@ -178,152 +178,6 @@ impl Store {
         for &row in rows {
             self.rows[row].ending = ending;
         }
-    }
-
-    // ---- nodes and leases ---------------------------------------------------------------------------------------
-
-    /// `Log::register`.
-    pub fn register(&mut self, node: &Node, specs: &[RouteSpec]) {
-        self.nodes.insert(node.id, (node.routes.clone(), self.now + micros(node.lease_life)));
-        let live = self.live();
-        for asks in specs {
-            let known = self.routes.get(&asks.name);
-            let mut asked = known.map(|route| route.asked.clone()).unwrap_or_default();
-            let has = known.map(|route| (&*route.reader, u32::try_from(route.lanes.len()).expect("few")));
-            let mut spec = asked.hear(node.id, asks, has, &live);
-            let wanted = spec.topics.clone();
-            if self.plant == StorePlant::OwnTopicsOnly {
-                spec = asks.clone();
-            }
-            let reader = Arc::new(Reader { topics: spec.topics.clone(), order: spec.order, replay: None });
-            let fresh = |epoch, place| LaneState { epoch, owner: None, expires_at: 0, place, settled: (0, 0) };
-            let route = self.routes.entry(Arc::clone(&spec.name)).or_insert_with(|| RouteState {
-                reader: Arc::clone(&reader),
-                asked: Asked::default(),
-                promised: TOPICS.to_vec(),
-                paused: false,
-                lanes: Vec::new(),
-                parked: BTreeMap::new(),
-                by_id: HashMap::new(),
-                until: None,
-            });
-            route.asked = asked;
-            route.promised.retain(|topic| wanted.matches(topic));
-            if *route.reader != *reader {
-                route.reader = reader; // nobody may go on with the old filter
-                for lane in &mut route.lanes {
-                    (lane.epoch, lane.owner) = (lane.epoch + 1, None);
-                }
-            }
-            if route.lanes.len() != spec.lanes as usize {
-                let epoch = route.lanes.iter().map(|lane| lane.epoch).max().unwrap_or(0) + 1;
-                let places = route.lanes.iter().map(|lane| lane.place);
-                let begin = if self.plant == StorePlant::GreatestCursor {
-                    places.max_by_key(|place| (place.base, place.target, place.after))
-                } else {
-                    least(places)
-                };
-                route.lanes = (0..spec.lanes).map(|_| fresh(epoch, begin.unwrap_or_default())).collect();
-            }
-        }
-    }
-
-    /// `Log::heartbeat`. `clock` is the store's own, unless a mistake is planted.
-    pub fn heartbeat(&mut self, node: &Node, clock: Micros) -> Roster {
-        let life = micros(node.lease_life);
-        self.nodes.insert(node.id, (node.routes.clone(), self.now + life));
-        let now = self.now;
-        self.nodes.retain(|_, (_, until)| *until > now);
-        let mut lanes = Vec::new();
-        for (name, route) in &mut self.routes {
-            let served_by =
-                route.reader.replay.as_ref().map_or_else(|| Arc::clone(name), |replay| Arc::clone(&replay.of));
-            for (number, lane) in (0..).zip(&mut route.lanes) {
-                if lane.owner == Some(node.id) {
-                    lane.expires_at = clock + life;
-                }
-                lanes.push(LaneStanding {
-                    lane: LaneId { route: Arc::clone(name), number },
-                    served_by: Arc::clone(&served_by),
-                    owner: lane.owner.filter(|_| lane.expires_at > clock),
-                    epoch: Epoch(lane.epoch),
-                    paused: route.paused,
-                });
-            }
-        }
-        let paused: BTreeSet<_> =
-            self.routes.iter().filter(|(_, r)| r.paused).map(|(name, _)| Arc::clone(name)).collect();
-        for lane in &mut lanes {
-            lane.paused |= paused.contains(&lane.served_by);
-        }
-        let routes = self.routes.iter().filter(|(_, route)| route.reader.replay.is_none());
-        let routes =
-            routes.map(|(name, route)| RouteStanding { route: Arc::clone(name), topics: route.reader.topics.clone() });
-        Roster { nodes: self.live(), routes: routes.collect(), lanes, leave: false }
-    }
-
-    /// The nodes that count as alive.
-    fn live(&self) -> Vec<NodeStanding> {
-        let live = self.nodes.iter().filter(|(_, (_, until))| *until > self.now);
-        live.map(|(id, (routes, _))| NodeStanding { id: *id, routes: routes.clone() }).collect()
-    }
-
-    /// `Log::acquire`.
-    pub fn acquire(&mut self, id: &LaneId, node: &Node, clock: Micros) -> Option<Lease> {
-        let now = self.now;
-        let route = self.routes.get_mut(&id.route)?;
-        let lanes = u32::try_from(route.lanes.len()).ok()?;
-        let reader = Arc::clone(&route.reader);
-        let lane = route.lanes.get_mut(id.number as usize)?;
-        if lane.owner.is_some_and(|owner| owner != node.id) && lane.expires_at > clock {
-            return None;
-        }
-        self.takeovers += u64::from(lane.owner.is_some());
-        lane.epoch = (lane.epoch + 1).max(now);
-        lane.owner = Some(node.id);
-        lane.expires_at = clock + micros(node.lease_life);
-        Some(Lease { lane: id.clone(), lanes, epoch: Epoch(lane.epoch), reader })
-    }
-
-    /// Whether that node owns a lane of this route now, for the checks.
-    #[must_use]
-    pub fn owns(&self, node: NodeId, route: &str, key: Option<KeyHash>, id: MessageId) -> bool {
-        let Some(route) = self.routes.get(route) else { return false };
-        let lanes = u32::try_from(route.lanes.len()).unwrap_or(1);
-        let spread = key.unwrap_or_else(|| KeyHash::of(id.0.as_bytes()));
-        let lane = &route.lanes[spread.lane(lanes) as usize];
-        lane.owner == Some(node) && lane.expires_at > self.now
-    }
-
-    /// `Log::retire`.
-    pub fn retire(&mut self, node: NodeId) {
-        self.nodes.remove(&node);
-        for lane in self.routes.values_mut().flat_map(|route| &mut route.lanes) {
-            if lane.owner == Some(node) {
-                lane.owner = None;
-            }
-        }
-    }
-
-    /// `Log::release`.
-    pub fn release(&mut self, lease: &Lease) -> Result<()> {
-        self.fence(lease)?;
-        self.lane_mut(lease)?.owner = None;
-        Ok(())
-    }
-
-    fn fence(&mut self, lease: &Lease) -> Result<()> {
-        let current = self.lane_mut(lease)?.epoch;
-        if current != lease.epoch.0 && self.plant != StorePlant::NoEpochCheck {
-            self.stale_writes += 1;
-            return Err(Error::fenced());
-        }
-        Ok(())
-    }
-
-    fn lane_mut(&mut self, lease: &Lease) -> Result<&mut LaneState> {
-        let route = self.routes.get_mut(&lease.lane.route);
-        route.and_then(|route| route.lanes.get_mut(lease.lane.number as usize)).ok_or_else(Error::fenced)
     }
 
     // ---- reading ------------------------------------------------------------------------------------------------
@@ -591,82 +445,6 @@ impl Store {
         }
         gone
     }
-
-    // ---- the operator -------------------------------------------------------------------------------------------
-
-    /// `StoreAdmin::discard` of one row.
-    pub fn discard(&mut self, route: &Arc<str>, ordinal: u64) {
-        let Some(route) = self.routes.get_mut(route) else { return };
-        if let Some(row) = route.parked.remove(&ordinal) {
-            route.by_id.remove(&row.record.envelope.id);
-        }
-    }
-
-    /// `StoreAdmin::redrive` of one row.
-    pub fn redrive(&mut self, route: &Arc<str>, ordinal: u64) {
-        let now = self.now;
-        let Some(row) = self.routes.get_mut(route).and_then(|route| route.parked.get_mut(&ordinal)) else { return };
-        if let Parked::Dead { blocks, .. } = row.parked {
-            row.attempts = 0;
-            row.due_at = now;
-            row.parked = if blocks {
-                Parked::Retrying { after: Duration::ZERO, attempts: 0, cause: Cause::new("redriven", "by an operator") }
-            } else {
-                Parked::Scheduled { after: Duration::ZERO }
-            };
-        }
-    }
-
-    /// `StoreAdmin::replay`. Answers its name and the messages that it will deliver.
-    pub fn replay(&mut self, of: &Arc<str>, filter: ReplayFilter, rate: Option<u32>) -> (Arc<str>, Vec<MessageId>) {
-        self.next_replay += 1;
-        let name: Arc<str> = format!("{of}#replay-{}", self.next_replay).into();
-        let route = &self.routes[of];
-        let replay = Replay { of: Arc::clone(of), filter, rate };
-        let reader = Reader { topics: route.reader.topics.clone(), order: route.reader.order, replay: Some(replay) };
-        let lane = LaneState { epoch: 0, owner: None, expires_at: 0, place: Place::default(), settled: (0, 0) };
-        let wanted = |row: &&Row| {
-            matches!(row.ending, Ending::Committed(_))
-                && !row.purged
-                && reader.topics.matches(&row.envelope.topic)
-                && replayed(reader.replay.as_ref(), row)
-        };
-        let messages = self.rows.iter().filter(wanted).map(|row| row.envelope.id).collect();
-        let state = RouteState {
-            reader: Arc::new(reader),
-            asked: Asked::default(),
-            promised: Vec::new(),
-            paused: false,
-            lanes: vec![lane],
-            parked: BTreeMap::new(),
-            by_id: HashMap::new(),
-            until: Some(self.commits),
-        };
-        self.routes.insert(Arc::clone(&name), state);
-        (name, messages)
-    }
-
-    /// A fail-over to a replica that is behind: everything is as it was then, and every lease from before is void.
-    pub fn fail_over(&mut self, replica: &Self) {
-        let (now, stale, ordinal, takeovers) = (self.now, self.stale_writes, self.next_ordinal, self.takeovers);
-        let verdicts = std::mem::take(&mut self.verdicts);
-        // Open transactions do not survive, and ids are never drawn twice.
-        let drawn = self.rows.len();
-        let lost = self.rows.split_off(replica.rows.len().min(drawn));
-        *self = replica.clone();
-        (self.now, self.stale_writes, self.verdicts, self.next_ordinal) = (now, stale, verdicts, ordinal);
-        self.takeovers = takeovers;
-        self.rows.extend(lost.into_iter().map(|row| Row { ending: Ending::RolledBack, ..row }));
-        for row in self.rows.iter_mut().filter(|row| row.ending == Ending::Open) {
-            row.ending = Ending::RolledBack;
-        }
-        for lane in self.routes.values_mut().flat_map(|route| &mut route.lanes) {
-            lane.epoch = (lane.epoch + 1).max(now);
-            lane.owner = None;
-        }
-        self.written.clear();
-        self.void_before = now;
-    }
 }
 
 fn change(row: &mut ParkedRow, to: &Parked, now: Micros) {
@@ -686,14 +464,6 @@ fn replayed(replay: Option<&Replay>, row: &Row) -> bool {
     filter.since.is_none_or(|since| row.enqueued_at >= stamp(since))
         && filter.until.is_none_or(|until| row.enqueued_at < stamp(until))
         && filter.key.as_deref().is_none_or(|key| row.envelope.key.as_ref().is_some_and(|other| other.as_str() == key))
-}
-
-/// The place that has passed only what all of them have passed.
-fn least(places: impl Iterator<Item = Place> + Clone) -> Option<Place> {
-    let base = places.clone().map(|place| place.base).min()?;
-    // A page under way is given up: its target may be no other lane's.
-    let low = places.map(|place| place.low).min()?;
-    Some(Place { base, target: 0, after: 0, low })
 }
 
 fn encode(place: Place) -> Cursor {
