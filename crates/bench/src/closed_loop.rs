@@ -1,6 +1,7 @@
 //! Producers in a closed loop: every one of them runs one transaction after the other, as tasks of a service do.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     sync::{
         Arc,
@@ -45,27 +46,48 @@ pub(crate) async fn slice_of<P: Producer>(
     Ok(transactions as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Two variants in turn, in another order each round: the median ratio of the second to the first, and the median rate of
-/// the first.
-pub(crate) async fn compare<P: Producer>(
-    producers: &mut Vec<P>,
-    variants: [P::Variant; 2],
+/// What every variant reached with so many producers, round by round.
+pub(crate) struct Rates<V>(BTreeMap<(usize, V), Vec<f64>>);
+
+impl<V: Copy + Ord> Rates<V> {
+    /// The median ratio of two variants, each of two slices of the same round.
+    pub(crate) fn ratio(&self, producers: usize, ours: V, theirs: V) -> f64 {
+        let pairs = self.of(producers, ours).iter().zip(self.of(producers, theirs));
+        median(pairs.map(|(ours, theirs)| ours / theirs).collect())
+    }
+
+    /// The median rate of one, in transactions per second.
+    pub(crate) fn rate(&self, producers: usize, variant: V) -> f64 {
+        median(self.of(producers, variant).to_vec())
+    }
+
+    fn of(&self, producers: usize, variant: V) -> &[f64] {
+        &self.0[&(producers, variant)]
+    }
+}
+
+/// All variants in turn, in another order each round, with each of the groups of producers.
+pub(crate) async fn take_turns<P: Producer<Variant: Ord>>(
+    groups: [&mut Vec<P>; 2],
+    variants: &[P::Variant],
     slice: Duration,
     rounds: usize,
-) -> Result<(f64, f64)> {
-    let (mut ratios, mut first) = (Vec::new(), Vec::new());
+) -> Result<Rates<P::Variant>> {
+    let [many, one] = groups;
+    let mut rates: BTreeMap<(usize, P::Variant), Vec<f64>> = BTreeMap::new();
     for round in 0..=rounds {
-        let mut rates = [0.0, 0.0];
-        for turn in [round % 2, 1 - round % 2] {
-            rates[turn] = slice_of(producers, variants[turn], slice, || ()).await?;
-        }
-        // The first one warms up.
-        if round > 0 {
-            ratios.push(rates[1] / rates[0]);
-            first.push(rates[0]);
+        for turn in 0..variants.len() {
+            let variant = variants[(turn + round) % variants.len()];
+            for producers in [&mut *many, &mut *one] {
+                let rate = slice_of(producers, variant, slice, || ()).await?;
+                // The first one warms up.
+                if round > 0 {
+                    rates.entry((producers.len(), variant)).or_default().push(rate);
+                }
+            }
         }
     }
-    Ok((median(ratios), median(first)))
+    Ok(Rates(rates))
 }
 
 /// One transaction after the other until it is over; how many.

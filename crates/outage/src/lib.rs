@@ -47,24 +47,29 @@ pub async fn through_a_bad_network(publisher: impl Publisher + 'static, proxy: &
     place.enqueue();
     place.delivered().await;
     for _ in 0..ROUNDS {
-        proxy.set(Traffic::Delayed(Duration::from_millis(5)));
-        place.enqueue();
-        proxy.cut();
-        place.enqueue();
-        proxy.reset();
-        proxy.set(Traffic::Flowing);
-        place.delivered().await;
-        // Half-open: nobody answers, and nobody says so.
-        let before = place.openings();
-        proxy.set(Traffic::Silent);
-        place.enqueue();
-        place.opened(before + 1).await;
-        proxy.set(Traffic::Refusing);
-        proxy.reset();
-        proxy.set(Traffic::Flowing);
-        place.delivered().await;
+        disturb(&mut place, proxy).await;
     }
     place
+}
+
+/// One round of it.
+pub async fn disturb(place: &mut Place, proxy: &Proxy) {
+    proxy.set(Traffic::Delayed(Duration::from_millis(5)));
+    place.enqueue();
+    proxy.cut();
+    place.enqueue();
+    proxy.reset();
+    proxy.set(Traffic::Flowing);
+    place.delivered().await;
+    // Half-open: nobody answers, and nobody says so.
+    let before = place.openings();
+    proxy.set(Traffic::Silent);
+    place.enqueue();
+    place.opened(before + 1).await;
+    proxy.set(Traffic::Refusing);
+    proxy.reset();
+    proxy.set(Traffic::Flowing);
+    place.delivered().await;
 }
 
 /// Through a broker that is killed, then asked to end, then killed again, and started again on its data each time. At the end
@@ -74,18 +79,19 @@ pub async fn through_a_broker_that_ends(publisher: impl Publisher + 'static, ser
     for round in 0..ROUNDS {
         place.enqueue();
         place.delivered().await;
-        let before = place.openings();
-        if round % 2 == 0 {
-            server.kill();
-        } else {
-            server.stop();
-        }
-        place.enqueue();
-        place.opened(before + 1).await;
-        server.restart();
-        place.delivered().await;
+        end(&mut place, server, if round % 2 == 0 { Server::kill } else { Server::stop }).await;
     }
     place
+}
+
+/// The broker ends in this way, and is started again when the relay has noticed.
+pub async fn end(place: &mut Place, server: &mut Server, how: fn(&mut Server)) {
+    let before = place.openings();
+    how(server);
+    place.enqueue();
+    place.opened(before + 1).await;
+    server.restart();
+    place.delivered().await;
 }
 
 /// A subscriber through cuts and resets while messages are under way, through connections of which only the client knows that

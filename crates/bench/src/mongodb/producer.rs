@@ -8,7 +8,7 @@
 //! | enqueue | insert, enqueue, commit | business |
 //! | plain document | insert, insert of the same bytes into a plain collection, commit | business: no log can be much cheaper |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::future::try_join_all;
@@ -25,8 +25,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::{
-    closed_loop::{self, slice_of},
-    measure::median,
+    closed_loop::{self, take_turns},
     relay::OrderPlaced,
 };
 
@@ -61,30 +60,14 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
     }
     let mut many = producers(server, 16).await?;
     let mut one = producers(server, 1).await?;
-    let mut rates: BTreeMap<(usize, Variant), Vec<f64>> = BTreeMap::new();
-    for round in 0..=rounds {
-        for turn in 0..VARIANTS.len() {
-            let variant = VARIANTS[(turn + round) % VARIANTS.len()];
-            for producers in [&mut many, &mut one] {
-                let rate = slice_of(producers, variant, SLICE, || ()).await?;
-                // The first one warms up.
-                if round > 0 {
-                    rates.entry((producers.len(), variant)).or_default().push(rate);
-                }
-            }
-        }
-    }
-    let of = |sessions: usize, variant: Variant| rates[&(sessions, variant)].clone();
-    let ratio = |sessions: usize, variant: Variant| {
-        let business = of(sessions, Variant::Business);
-        median(of(sessions, variant).iter().zip(business).map(|(rate, business)| rate / business).collect())
-    };
+    let rates = take_turns([&mut many, &mut one], &VARIANTS, SLICE, rounds).await?;
+    let ratio = |sessions, variant| rates.ratio(sessions, variant, Variant::Business);
     Ok(json!({
         "mongodb_producer_ratio": ratio(16, Variant::Enqueue),
         "mongodb_producer_plain_document_ratio": ratio(16, Variant::PlainDocument),
         "mongodb_producer_1_ratio": ratio(1, Variant::Enqueue),
         "mongodb_producer_1_plain_document_ratio": ratio(1, Variant::PlainDocument),
-        "mongodb_producer_business_per_second": median(of(16, Variant::Business)),
+        "mongodb_producer_business_per_second": rates.rate(16, Variant::Business),
     }))
 }
 

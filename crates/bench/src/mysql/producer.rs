@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::{
-    closed_loop::{self, compare},
+    closed_loop::{self, take_turns},
     relay::OrderPlaced,
 };
 
@@ -24,7 +24,7 @@ const PREFIX: &str = "producer_";
 const SLICE: Duration = Duration::from_millis(200);
 
 /// What a transaction does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Variant {
     Business,
     Enqueue,
@@ -53,16 +53,15 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
         )
         .await?;
     connection.disconnect().await?;
-    let (mut sixteen, mut single) = (producers(server, 16).await?, producers(server, 1).await?);
-    let (many, business) = compare(&mut sixteen, VARIANTS, SLICE, rounds).await?;
-    let (one, _) = compare(&mut single, VARIANTS, SLICE, rounds).await?;
-    for producer in sixteen.into_iter().chain(single) {
+    let (mut many, mut one) = (producers(server, 16).await?, producers(server, 1).await?);
+    let rates = take_turns([&mut many, &mut one], &VARIANTS, SLICE, rounds).await?;
+    for producer in many.into_iter().chain(one) {
         producer.connection.disconnect().await?;
     }
     Ok(json!({
-        "mysql_producer_ratio": many,
-        "mysql_producer_1_ratio": one,
-        "mysql_producer_business_per_second": business,
+        "mysql_producer_ratio": rates.ratio(16, Variant::Enqueue, Variant::Business),
+        "mysql_producer_1_ratio": rates.ratio(1, Variant::Enqueue, Variant::Business),
+        "mysql_producer_business_per_second": rates.rate(16, Variant::Business),
     }))
 }
 

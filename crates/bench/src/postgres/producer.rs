@@ -11,7 +11,7 @@
 //! | business in flight | `BEGIN`, insert with `COMMIT` | |
 //! | pipelined | `BEGIN`, insert with enqueue and `COMMIT` | business in flight, which has as many round trips |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::future::{try_join, try_join_all};
@@ -27,7 +27,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::{fixtures, process::RelayProcess, server::Server};
 use crate::{
-    closed_loop::{self, slice_of},
+    closed_loop::{self, slice_of, take_turns},
     measure::median,
     relay::{OrderPlaced, PAYLOAD_BYTES},
 };
@@ -79,25 +79,10 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
         .await?;
     let mut many = producers(server, 16).await?;
     let mut one = producers(server, 1).await?;
-    let mut rates: BTreeMap<(usize, Variant), Vec<f64>> = BTreeMap::new();
-    for round in 0..=rounds {
-        for turn in 0..VARIANTS.len() {
-            let variant = VARIANTS[(turn + round) % VARIANTS.len()];
-            for producers in [&mut many, &mut one] {
-                let rate = slice_of(producers, variant, SLICE, || ()).await?;
-                // The first one warms up.
-                if round > 0 {
-                    rates.entry((producers.len(), variant)).or_default().push(rate);
-                }
-            }
-        }
-    }
+    let rates = take_turns([&mut many, &mut one], &VARIANTS, SLICE, rounds).await?;
     let stored = stored_overhead(&client).await?;
     let hints = hints(server, &mut many, rounds).await?;
-    let of = |connections: usize, variant: Variant| rates[&(connections, variant)].clone();
-    let ratio = |connections: usize, ours: Variant, theirs: Variant| {
-        median(of(connections, ours).iter().zip(of(connections, theirs)).map(|(ours, theirs)| ours / theirs).collect())
-    };
+    let ratio = |connections, ours, theirs| rates.ratio(connections, ours, theirs);
     Ok(json!({
         "producer_16": ratio(16, Variant::Statements, Variant::Business),
         "producer_16_plain_row": ratio(16, Variant::PlainRow, Variant::Business),
@@ -107,8 +92,8 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
         "producer_1_plain_row": ratio(1, Variant::PlainRow, Variant::Business),
         "producer_1_joined": ratio(1, Variant::Joined, Variant::Business),
         "producer_1_pipelined": ratio(1, Variant::Pipelined, Variant::BusinessInFlight),
-        "producer_16_business_per_second": median(of(16, Variant::Business)),
-        "producer_1_business_per_second": median(of(1, Variant::Business)),
+        "producer_16_business_per_second": rates.rate(16, Variant::Business),
+        "producer_1_business_per_second": rates.rate(1, Variant::Business),
         "stored_overhead_bytes": stored,
         "producer_with_hints_vs_without": hints,
     }))

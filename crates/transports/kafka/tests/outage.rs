@@ -90,28 +90,8 @@ async fn transactions_lose_nothing_in_a_bad_network_or_with_a_broker_that_ends()
     let builder = KafkaPublisher::builder(Access::new(&format!("kafka://{}", proxy.address())).unwrap());
     let publisher = builder.topic(&own.topic).transactions(&own.topic).timeout(Duration::from_secs(2)).build().unwrap();
     let mut place = Place::new(publisher).await;
-    place.enqueue();
-    place.delivered().await;
-    proxy.set(Traffic::Delayed(Duration::from_millis(5)));
-    place.enqueue();
-    proxy.cut();
-    place.enqueue();
-    proxy.reset();
-    proxy.set(Traffic::Flowing);
-    place.delivered().await;
-    // Half-open: nobody answers, and nobody says so.
-    let before = place.openings();
-    proxy.set(Traffic::Silent);
-    place.enqueue();
-    place.opened(before + 1).await;
-    proxy.set(Traffic::Flowing);
-    place.delivered().await;
-    let before = place.openings();
-    server.kill();
-    place.enqueue();
-    place.opened(before + 1).await;
-    server.restart();
-    place.delivered().await;
+    postrider_outage::disturb(&mut place, &proxy).await;
+    postrider_outage::end(&mut place, &mut server, Server::kill).await;
     place.judge(async || own.events().await).await;
 }
 
