@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use super::{
     events::{Event, Progress},
-    lane::{Commit, Effect, Lane, Mark, Note, Settled, Tick, ticks},
+    lane::{Commit, Effect, Lane, Mark, Note, Settled, Tick, since, ticks},
     planted::Plant,
     route::{DeadLetter, Route},
     supervisor::Context,
@@ -112,7 +112,8 @@ impl LaneDriver {
             was_paused |= orders.paused || told_to_rest;
             if orders.paused {
                 // Whoever waits for the route to come to rest learns of it with the next heartbeat.
-                self.context.standstills.set(&self.lease.lane, Duration::ZERO, Some(Reason::Rests));
+                let now = self.context.now();
+                self.context.standstills.set(&self.lease.lane, now, Duration::ZERO, Some(Reason::Rests));
                 if self.orders.changed().await.is_err() {
                     return Ended::Crashed;
                 }
@@ -482,7 +483,7 @@ impl Work {
         let still = since(now, self.waiting.map_or(now, |(_, began)| began));
         // A message that is simply on its way is no standstill.
         let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
-        self.context.standstills.set(&self.lease.lane, still, reason.filter(worth_it));
+        self.context.standstills.set(&self.lease.lane, now, still, reason.filter(worth_it));
     }
 
     fn progress(&self, progress: &Progress<'_>) {
@@ -518,10 +519,6 @@ impl Work {
     fn store_failed(&self, operation: &'static str, error: &Error) {
         self.context.observer.observe(&Event::StoreFailed { operation, error });
     }
-}
-
-fn since(now: Tick, then: Tick) -> Duration {
-    Duration::from_micros(now.saturating_sub(then))
 }
 
 fn sleep(context: &Context, at: Tick) -> BoxFuture<'static, ()> {

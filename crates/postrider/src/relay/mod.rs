@@ -167,7 +167,8 @@ impl RelayHandle {
     /// Lanes of this node that do not move although they should, and why.
     #[must_use]
     pub fn standstills(&self) -> Vec<Standstill> {
-        self.standstills.all().into_iter().filter(|standstill| standstill.reason != Reason::Rests).collect()
+        let all = self.standstills.all(lane::ticks(self.runtime.now()));
+        all.into_iter().filter(|standstill| standstill.reason != Reason::Rests).collect()
     }
 }
 

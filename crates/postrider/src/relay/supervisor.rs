@@ -156,7 +156,7 @@ impl Supervisor {
 
     async fn beat(&mut self, stopping: bool) {
         self.give_back().await;
-        self.node.standstills = self.context.standstills.all();
+        self.node.standstills = self.context.standstills.all(self.context.now());
         let sent_at = self.context.now();
         let roster = match self.context.log.heartbeat(&self.node).await {
             Ok(roster) => roster,

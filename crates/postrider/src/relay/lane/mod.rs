@@ -66,6 +66,11 @@ pub(crate) fn ticks(duration: Duration) -> Tick {
     Tick::try_from(duration.as_micros()).unwrap_or(Tick::MAX / 4).min(Tick::MAX / 4)
 }
 
+/// How long ago that was.
+pub(crate) fn since(now: Tick, then: Tick) -> Duration {
+    Duration::from_micros(now.saturating_sub(then))
+}
+
 /// What becomes of a key whose head is dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
