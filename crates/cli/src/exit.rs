@@ -37,19 +37,21 @@ pub(crate) type Outcome<T = Code> = Result<T, Failure>;
 pub(crate) struct Failure {
     code: Code,
     chain: Vec<String>,
+    /// Whether what is there is broken, or something else than it should be.
+    corrupt: bool,
 }
 
 impl Failure {
     /// A failure without a cause below it.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, chain: vec![message.into()] }
+        Self { code, chain: vec![message.into()], corrupt: false }
     }
 
     /// A failure with what caused it.
     pub(crate) fn because(code: Code, message: impl Into<String>, cause: &dyn StdError) -> Self {
         let mut chain = vec![message.into()];
         chain.extend(causes(cause));
-        Self { code, chain }
+        Self { code, chain, corrupt: false }
     }
 
     /// Wrong arguments or configuration.
@@ -59,6 +61,11 @@ impl Failure {
 
     pub(crate) fn code(&self) -> Code {
         self.code
+    }
+
+    /// Whether what is there is broken, or something else than it should be.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.corrupt
     }
 }
 
@@ -75,7 +82,8 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { code: code_of(error.kind()), chain: causes(&error) }
+        let corrupt = error.kind() == ErrorKind::Corrupt;
+        Self { code: code_of(error.kind()), chain: causes(&error), corrupt }
     }
 }
 

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use postrider::{
     Result,
-    core::{admin::StoreAdmin, topic::TopicFilter},
+    core::{
+        admin::{Overview, StoreAdmin},
+        topic::TopicFilter,
+    },
     diagnosis::Topics,
 };
 
@@ -24,10 +27,15 @@ pub(crate) fn unknown(mut read: Vec<TopicFilter>) -> Topics {
 }
 
 /// Looks at what is new, for so long at most: at least one stretch, and none is broken off. The next look goes on there.
-pub(crate) async fn look_for(patience: Duration, admin: &dyn StoreAdmin, topics: &mut Topics) -> Result<()> {
+/// Returns what the store has by then.
+pub(crate) async fn look_for(patience: Duration, admin: &dyn StoreAdmin, topics: &mut Topics) -> Result<Overview> {
     let began = Instant::now();
     while !topics.step(admin).await? && began.elapsed() < patience {}
-    Ok(())
+    let overview = admin.overview().await?;
+    if topics.is_whole() {
+        while !topics.sort_out_some(admin, &overview).await? && began.elapsed() < patience {}
+    }
+    Ok(overview)
 }
 
 #[cfg(test)]

@@ -15,8 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     lease::{NodeId, NodeStanding, Order, Reader, RouteSpec},
+    left::Left,
+    log::Cursor,
+    time::Timestamp,
     topic::TopicFilter,
 };
+
+/// How often a route is remembered to have let topics go, at most; the oldest are forgotten first.
+const LEFT_MAX: usize = 16;
 
 /// What was asked of one route. Stores keep it as JSON, with the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +31,9 @@ pub struct Asked {
     latest: Option<TopicFilter>,
     /// What each node asks for. Those that are no longer live are left out.
     nodes: BTreeMap<NodeId, Ask>,
+    /// What it read and no longer does, in the order in which it let it go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    left: Vec<Left>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +81,37 @@ impl Asked {
             }
         }
         RouteSpec { topics, order, lanes, ..spec.clone() }
+    }
+
+    /// Notes what a route has read if it is not going to read all of that any more. The store calls it before it changes the
+    /// reader, with the cursors that the lanes have then, by number.
+    pub fn let_go(&mut self, known: &Reader, wanted: &RouteSpec, cursors: &[Cursor], now: Timestamp) {
+        if !Self::lets_go(known, wanted) {
+            return;
+        }
+        // Cursors never move back, so what is kept now tells more of the same topics than what was kept before.
+        self.left.retain(|left| !known.topics.covers_all(&left.topics));
+        self.left.push(Left::new(known, cursors, now));
+        let surplus = self.left.len().saturating_sub(LEFT_MAX);
+        self.left.drain(..surplus);
+    }
+
+    /// Whether something is no longer read then: only in that case the cursors are asked for.
+    #[must_use]
+    pub fn lets_go(known: &Reader, wanted: &RouteSpec) -> bool {
+        !wanted.topics.covers_all(&known.topics)
+    }
+
+    /// What the route read and no longer does, in the order in which it let it go.
+    #[must_use]
+    pub fn left(&self) -> &[Left] {
+        &self.left
+    }
+
+    /// The same, of what was stored.
+    #[must_use]
+    pub fn decode_left(stored: Option<&str>) -> Vec<Left> {
+        Self::decode(stored).left
     }
 
     /// As it is stored.
@@ -175,6 +215,29 @@ mod tests {
         assert_eq!(route.register(2, &spec(OLD, 4), &[1]).1, 4);
         assert_eq!(route.register(1, &spec(OLD, 1), &[2]).1, 4);
         assert_eq!(route.register(1, &spec(OLD, 2), &[2]).1, 2, "asking for something new does");
+    }
+
+    #[test]
+    fn what_is_let_go_is_kept_with_the_cursors_of_that_time() {
+        let reader =
+            |topics: &[&str]| Reader { topics: TopicFilter::new(topics).unwrap(), order: Order::Key, replay: None };
+        let cursor = |at: u8| [Cursor(vec![at].into())];
+        let mut asked = Asked::default();
+        let mut change = |from: &[&str], to: &[&str], at: u8| {
+            asked.let_go(&reader(from), &spec(to, 1), &cursor(at), Timestamp::from_micros(i64::from(at)));
+            let kept = Asked::decode(Some(&asked.encode()));
+            assert_eq!(kept, asked);
+            kept.left().iter().map(|left| format!("{} {:?}", left.topics, left.until.as_micros())).collect::<Vec<_>>()
+        };
+        assert!(change(OLD, NEW, 1).is_empty(), "more is nothing let go");
+        assert_eq!(change(NEW, OLD, 2), ["a, b 2"]);
+        assert_eq!(change(OLD, &["c"], 3), ["a, b 2", "a 3"]);
+        assert_eq!(change(&["c", "b", "a"], OLD, 4), ["c, b, a 4"], "the later one tells more of the same topics");
+        for at in 5..50 {
+            let topic = format!("t{at}");
+            change(&[topic.as_str()], OLD, at);
+        }
+        assert_eq!(asked.left().len(), LEFT_MAX);
     }
 
     #[test]

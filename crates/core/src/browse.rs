@@ -26,11 +26,11 @@ pub struct RecordFilter {
 /// How far the readers of a record are with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Somebody reads it, and everybody who does has passed it: it is delivered, or parked.
+    /// Somebody reads it or once did, and everybody who does has passed it: it is delivered, or parked.
     Passed,
     /// At least one cursor has not passed it.
     Waiting,
-    /// No route reads it.
+    /// No route reads it, and none had passed it that once did.
     Unrouted,
 }
 
@@ -53,7 +53,8 @@ pub struct LogRecord {
     pub deliver_at: Option<Timestamp>,
     /// Not after this instant.
     pub expires_at: Option<Timestamp>,
-    /// The lanes that it belongs to, of routes and replays that read it: whether the cursor has passed it.
+    /// The lanes that it belongs to, of routes and replays that read it: whether the cursor has passed it. Of a route that reads
+    /// its topic no longer, the lane that had [passed it](crate::left) by then, if one had.
     pub passed: Vec<(LaneId, bool)>,
 }
 

@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 31] = [
+pub const CODES: [(&str, &str); 32] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -103,6 +103,7 @@ pub const CODES: [(&str, &str); 31] = [
     ("ring-wrapped", "the log has gone round its ring before the leaves could be emptied; nothing is lost, they grow"),
     ("sequence-altered", "the numbers of the log are not drawn one by one any more; no relay reads"),
     ("standby", "the server is a standby, which takes no writes"),
+    ("store-corrupt", "what is there is no database, or a broken one"),
     ("store-failed", "the store could be reached and failed"),
     ("store-locked", "another connection keeps a lock that others wait for; on SQLite the only write lock"),
     ("store-missing", "there is no such database yet, or its path is mistyped"),

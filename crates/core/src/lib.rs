@@ -32,6 +32,7 @@ pub mod log;
 
 pub mod asked;
 pub mod lease;
+pub mod left;
 pub mod standstill;
 
 pub mod parked;

@@ -30,6 +30,10 @@ use crate::{
 #[serde(transparent)]
 pub struct Ordinal(pub u64);
 
+/// The code of messages that wait because the topic, queue or stream that they go to takes nothing, while others of their route
+/// go through. What the destination says itself is in the detail. It never makes a message dead.
+pub const DESTINATION_UNAVAILABLE: &str = "destination-unavailable";
+
 /// Why something did not go on: a short stable code to group by, and a sentence for people.
 #[derive(Clone)]
 pub struct Cause(Arc<Why>);
@@ -38,20 +42,38 @@ struct Why {
     code: Box<str>,
     detail: Box<str>,
     unsent: bool,
+    of_one_destination: bool,
 }
 
 impl Cause {
     /// The code is lower case with dashes (`too-large`); the detail never holds payloads or secrets.
     #[must_use]
     pub fn new(code: &str, detail: impl fmt::Display) -> Self {
-        Self(Arc::new(Why { code: code.into(), detail: detail.to_string().into(), unsent: false }))
+        Self::of(code, detail, false, false)
     }
 
     /// As [`new`](Self::new), of a publisher that kept the message to itself: it did not even try to reach the destination.
     /// Such a refusal is no attempt in the metrics. It is known as long as the cause stays in memory.
     #[must_use]
     pub fn unsent(code: &str, detail: impl fmt::Display) -> Self {
-        Self(Arc::new(Why { code: code.into(), detail: detail.to_string().into(), unsent: true }))
+        Self::of(code, detail, true, false)
+    }
+
+    /// As [`new`](Self::new), of a topic, queue or stream that a message names itself: nothing is said of others on the same
+    /// server. It is known as long as the cause stays in memory.
+    #[must_use]
+    pub fn of_one_destination(code: &str, detail: impl fmt::Display) -> Self {
+        Self::of(code, detail, false, true)
+    }
+
+    fn of(code: &str, detail: impl fmt::Display, unsent: bool, of_one_destination: bool) -> Self {
+        Self(Arc::new(Why { code: code.into(), detail: detail.to_string().into(), unsent, of_one_destination }))
+    }
+
+    /// Whether it says nothing of other destinations.
+    #[must_use]
+    pub fn is_of_one_destination(&self) -> bool {
+        self.0.of_one_destination
     }
 
     /// Whether nothing went towards the destination.

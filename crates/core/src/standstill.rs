@@ -54,6 +54,9 @@ pub enum Reason {
         /// through. Perhaps the destination takes others.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failing: Option<u64>,
+        /// How long it was until the next try when the node said so; `None`: one is under way, or nobody knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds_left: Option<u64>,
     },
     /// The destination asked for a pause.
     Throttled {
@@ -112,8 +115,8 @@ impl fmt::Display for MessageState {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable { cause, failing: None } => write!(f, "the destination takes nothing ({cause})"),
-            Self::Unavailable { cause, failing: Some(messages) } => {
+            Self::Unavailable { cause, failing: None, .. } => write!(f, "the destination takes nothing ({cause})"),
+            Self::Unavailable { cause, failing: Some(messages), .. } => {
                 let (these, they) = if *messages == 1 { ("message", "it does") } else { ("messages", "they do") };
                 write!(
                     f,
@@ -154,8 +157,8 @@ mod tests {
         let message = MessageId::generate();
         let cause = Cause::new("refused", "connection refused");
         let reasons = [
-            Reason::Unavailable { cause: cause.clone(), failing: None },
-            Reason::Unavailable { cause: cause.clone(), failing: Some(2) },
+            Reason::Unavailable { cause: cause.clone(), failing: None, seconds_left: Some(30) },
+            Reason::Unavailable { cause: cause.clone(), failing: Some(2), seconds_left: None },
             Reason::Throttled { seconds_left: Some(3600) },
             Reason::Rests,
             Reason::Limit { limit: "held_rows_max".to_owned(), message },
@@ -177,13 +180,13 @@ mod tests {
     #[test]
     fn a_person_can_read_it() {
         let cause = || Cause::new("refused", "connection refused");
-        let reason = Reason::Unavailable { cause: cause(), failing: None };
+        let reason = Reason::Unavailable { cause: cause(), failing: None, seconds_left: None };
         assert_eq!(
             Standstill { lane: lane(), seconds: 61, reason }.to_string(),
             "lane billing/0 has stood still for 61 s: the destination takes nothing (refused: connection refused)"
         );
         assert_eq!(
-            Reason::Unavailable { cause: cause(), failing: Some(1) }.to_string(),
+            Reason::Unavailable { cause: cause(), failing: Some(1), seconds_left: None }.to_string(),
             "1 message cannot be delivered and nothing else went through meanwhile: the destination fails, or only it does \
              (refused: connection refused)"
         );

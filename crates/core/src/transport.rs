@@ -12,6 +12,10 @@ use crate::{
 /// The longest pause that a destination can ask for: one answer must not stop a route for ever.
 pub const THROTTLE_MAX: Duration = Duration::from_hours(24);
 
+/// The shortest pause that a destination asks for. A shorter one is the publisher's own: its room or its turns are taken at
+/// the moment, the destination was not asked, and nobody is told that it had wished for it.
+pub const ASKED_PAUSE_MIN: Duration = Duration::from_secs(1);
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -21,7 +25,8 @@ pub enum Outcome {
     Rejected(Cause),
     /// The destination cannot be reached or takes nothing at all. Never counts as an attempt.
     Unavailable(Cause),
-    /// The destination asks for a pause, of [`THROTTLE_MAX`] at most. Never counts as an attempt.
+    /// The destination asks for a pause, of [`THROTTLE_MAX`] at most; or the publisher itself does, for less than
+    /// [`ASKED_PAUSE_MIN`]. Never counts as an attempt.
     Throttled(Duration),
     /// Nobody knows: it may have arrived. It is published again under the same id.
     Unknown(Cause),

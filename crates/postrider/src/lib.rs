@@ -43,27 +43,31 @@
 //! The way of a message, as modules: [`outbox`] (enqueue) → [`relay`] (read, dispatch, settle) → a publisher. The
 //! [`handler`] module makes a publisher of an async function.
 //!
-//! | feature | brings |
-//! |---|---|
-//! | `memory` (default) | a store and a transport inside the process |
-//! | `sqlite` | the SQLite store, with rusqlite transactions |
-//! | `sqlx-sqlite` | sqlx transactions for it |
-//! | `postgres` | the PostgreSQL store, with tokio-postgres transactions |
-//! | `sqlx-postgres` | sqlx transactions for it |
-//! | `diesel`, `diesel-async` | diesel transactions for it, by `postgres::enlist::DieselTransaction` |
-//! | `sea-orm` | SeaORM transactions for it |
-//! | `mysql` | the store for MariaDB and MySQL, with mysql_async transactions |
-//! | `sqlx-mysql` | sqlx transactions for it |
-//! | `mongodb` | the MongoDB store, with sessions of the official driver |
-//! | `ndjson` | a transport that writes one JSON object per line |
-//! | `nats` | a transport over NATS JetStream, both ways |
-//! | `rabbitmq` | a transport over RabbitMQ, both ways |
-//! | `redis` | a transport over Redis Streams, both ways |
-//! | `kafka` | a transport over Apache Kafka, both ways; compiles librdkafka, which needs a C and a C++ compiler, `make` and OpenSSL |
-//! | `metrics` | metrics of a relay, as text for Prometheus |
-//! | `opentelemetry` | spans for creating and handling messages, by the API of OpenTelemetry |
-//! | `http` | a transport that posts signed webhooks |
-//! | `http-verify` | for receivers of webhooks: the check of a signature, without the client |
+//! | feature | brings | in C |
+//! |---|---|---|
+//! | `memory` (default) | a store and a transport inside the process | |
+//! | `sqlite` | the SQLite store, with rusqlite transactions | SQLite |
+//! | `sqlx-sqlite` | sqlx transactions for it | SQLite |
+//! | `postgres` | the PostgreSQL store, with tokio-postgres transactions | TLS |
+//! | `sqlx-postgres` | sqlx transactions for it | TLS |
+//! | `diesel`, `diesel-async` | diesel transactions for it, by `postgres::enlist::DieselTransaction` | TLS |
+//! | `sea-orm` | SeaORM transactions for it | TLS |
+//! | `mysql` | the store for MariaDB and MySQL, with mysql_async transactions | TLS |
+//! | `sqlx-mysql` | sqlx transactions for it | TLS |
+//! | `mongodb` | the MongoDB store, with sessions of the official driver | TLS |
+//! | `ndjson` | a transport that writes one JSON object per line | |
+//! | `nats` | a transport over NATS JetStream, both ways | TLS |
+//! | `rabbitmq` | a transport over RabbitMQ, both ways | TLS |
+//! | `redis` | a transport over Redis Streams, both ways | TLS |
+//! | `kafka` | a transport over Apache Kafka, both ways | librdkafka, OpenSSL |
+//! | `metrics` | metrics of a relay, as text for Prometheus | |
+//! | `opentelemetry` | spans for creating and handling messages, by the API of OpenTelemetry | |
+//! | `http` | a transport that posts signed webhooks | TLS |
+//! | `http-verify` | for receivers of webhooks: the check of a signature, without the client | |
+//!
+//! What is in C is compiled along. SQLite and the cryptography of TLS (AWS-LC) take a C compiler and nothing of the system;
+//! librdkafka takes a C++ compiler, `make` and the headers of OpenSSL as well, whose libraries are the system's. The checks of
+//! this tree fail if a feature brings anything more.
 //!
 //! What a feature brings is not there without it, and the compiler names the feature that is missing.
 

@@ -10,7 +10,7 @@ use postrider_core::{
     lease::NodeId,
     log::RecordRef,
     parked::Cause,
-    transport::{Outcome, Publisher},
+    transport::{ASKED_PAUSE_MIN, Outcome, Publisher},
 };
 
 use crate::{
@@ -43,10 +43,10 @@ pub struct SimPublisher {
 }
 
 impl SimPublisher {
-    fn outcome(&self, record: &RecordRef, down: bool) -> Outcome {
+    fn outcome(&self, record: &RecordRef) -> Outcome {
         let sim = &self.sim;
         let passage = passage(&self.route, record);
-        if down {
+        if sim.is_down(&self.route, record.key) {
             return Outcome::Unavailable(Cause::new("down", "connection refused"));
         }
         let poison = lock(&sim.poison)[row_of(record.envelope.id)];
@@ -59,7 +59,7 @@ impl SimPublisher {
             Poison::Always => rejected,
             Poison::Silent if sim.troubled() => Outcome::Unknown(Cause::new("silent", "no answer")),
             _ if !sim.troubled() => Outcome::Durable,
-            _ if random.chance(10) => Outcome::Throttled(Duration::from_micros(random.below(200_000))),
+            _ if random.chance(10) => Outcome::Throttled(pause(random.below(400_000))),
             _ if random.chance(25) => Outcome::Unknown(Cause::new("lost", "the answer was lost")),
             _ => Outcome::Durable,
         };
@@ -84,7 +84,6 @@ impl Publisher for SimPublisher {
         let node = *self.node.get().expect("set before the relay runs");
         lock(&sim.store).now = sim.clock();
         lock(&sim.tracker).publish_begins(&lock(&sim.store), &sim.scenario, node, &self.route, &batch);
-        let down = sim.is_down(&self.route);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(batch.len());
         let mut arrived = Vec::new();
         let mut broken: Option<KeyHash> = None;
@@ -93,7 +92,7 @@ impl Publisher for SimPublisher {
                 outcomes.push(Outcome::Unknown(Cause::new("run", "not published behind one that failed")));
                 continue;
             }
-            let outcome = self.outcome(record, down);
+            let outcome = self.outcome(record);
             let unknown = matches!(outcome, Outcome::Unknown(_));
             if outcome == Outcome::Durable || (unknown && lock(&sim.random).chance(500)) {
                 arrived.push(passage(&self.route, record));
@@ -152,4 +151,10 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         lock(&self.sim.tracker).publish_ends(self.node, &self.route, &self.batch);
     }
+}
+
+/// Half of them are the publisher's own, which are short; the others the destination has asked for.
+fn pause(micros: u64) -> Duration {
+    let pause = Duration::from_micros(micros);
+    if micros < 200_000 { pause } else { ASKED_PAUSE_MIN + pause }
 }

@@ -16,6 +16,7 @@ use postrider::{
 };
 use postrider_core::{
     envelope::{Envelope, MessageId},
+    key::KeyHash,
     lease::{NodeId, ReplayFilter},
     parked::Parked,
     retry::{Backoff, Jitter, RetryPolicy},
@@ -174,11 +175,14 @@ impl Sim {
         if self.troubled() && random.chance(25) { random.below(600_000) } else { random.between(100, 4_000) }
     }
 
-    /// Whether a route's destination is down.
-    pub fn is_down(&self, route: &str) -> bool {
+    /// Whether a route's destination is down for a key.
+    pub fn is_down(&self, route: &str, key: Option<KeyHash>) -> bool {
         let now = self.world.now();
         let index = self.scenario.routes.iter().position(|(name, _)| &**name == route);
-        self.scenario.outages.iter().any(|(which, from, to)| Some(*which) == index && now >= *from && now < *to)
+        let elsewhere = key.is_none_or(|key| key.0 % 2 == 0);
+        self.scenario.outages.iter().any(|outage| {
+            Some(outage.route) == index && (outage.from..outage.to).contains(&now) && !(outage.in_part && elsewhere)
+        })
     }
 
     fn draw(&self, below: u64) -> u64 {

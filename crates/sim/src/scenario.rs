@@ -47,11 +47,21 @@ pub struct Scenario {
     pub(crate) order: Order,
     pub(crate) transactions: u64,
     pub(crate) clock_jumps: u64,
-    pub(crate) outages: Vec<(usize, Micros, Micros)>,
+    pub(crate) outages: Vec<Outage>,
     pub(crate) drain_deadline: Micros,
     pub(crate) rate: Option<u32>,
     /// Whether some nodes do not know all topics of a route.
     pub(crate) files_differ: bool,
+}
+
+/// A while in which a route's destination takes nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) route: usize,
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+    /// Half of the keys go elsewhere, where nothing is wrong.
+    pub(crate) in_part: bool,
 }
 
 impl Scenario {
@@ -74,11 +84,8 @@ impl Scenario {
         let outages = (0..random.below(3))
             .map(|_| {
                 let from = random.below(trouble_until);
-                (
-                    usize::try_from(random.below(routes.len() as u64)).expect("small"),
-                    from,
-                    from + random.below(2_500_000),
-                )
+                let route = usize::try_from(random.below(routes.len() as u64)).expect("small");
+                Outage { route, from, to: from + random.below(2_500_000), in_part: random.chance(400) }
             })
             .collect();
         let small = |random: &mut Random, low, high| u32::try_from(random.between(low, high)).expect("small");

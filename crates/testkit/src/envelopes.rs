@@ -24,6 +24,19 @@ pub fn specimens() -> Vec<Envelope> {
     envelopes
 }
 
+/// A message of which every part shows on a wire: for a test that reads it there with a bare client, and knows by heart what it
+/// has to find. What goes out wrong and is read back wrong in the same way looks right to everybody else.
+///
+/// As a [record](crate::transport::record) it was enqueued at `2026-11-15T20:24:41.000250Z`.
+#[must_use]
+pub fn telling() -> Envelope {
+    let id = MessageId(uuid::uuid!("0197741f-8c2e-7b3a-9d51-0c2f6e1a7b44"));
+    let headers =
+        Headers::new([("content-type", "text/plain"), ("correlation-id", "c 1"), ("tenant", "7"), ("x-odd", "o")]);
+    let envelope = Envelope::new("order.placed", "order.placed.v1", "größe \u{1f40e}").with_key("größe 42");
+    Envelope { id, headers: headers.expect("good headers"), ..envelope }
+}
+
 const TEXTS: [&str; 8] =
     ["plain", "größe", "日本語", "emoji 🐎💌", "quote \" back \\ slash", "a/b?c=d&e%20", "-", "  spaced  "];
 

@@ -118,9 +118,9 @@ async fn look(arguments: &Arguments) -> Result<Seen, (Failure, Option<Finding>)>
 }
 
 async fn ask(admin: &dyn StoreAdmin) -> Result<Seen, Error> {
-    let (overview, dead, vitals) = (admin.overview().await?, admin.dead_groups().await?, admin.vitals().await?);
+    let (dead, vitals) = (admin.dead_groups().await?, admin.vitals().await?);
     let mut topics = topics::unknown(Vec::new());
-    topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
+    let overview = topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
     let findings = diagnosis::survey(admin, &overview, &topics).await?;
     let (unread, in_part) = (topics.unread(&overview), topics.in_part());
     Ok(Seen { overview, dead, vitals, findings, unread, in_part })

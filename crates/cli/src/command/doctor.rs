@@ -51,7 +51,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome {
         }
         // What was asked wrongly is not the store's ill health.
         Err(failure) if failure.code() == Code::Usage => return Err(failure),
-        Err(failure) => (vec![closed(&failure)], failure.code()),
+        Err(failure) => {
+            let is_server = arguments.store.find().is_ok_and(|(_, place)| place.path.starts_with("//"));
+            (vec![closed(&failure, is_server)], failure.code())
+        }
     };
     arguments.output.object(|| json!({ "healthy": code == Code::Done, "findings": findings }), || as_text(&findings));
     Ok(code)
@@ -83,8 +86,8 @@ async fn examine(arguments: &Arguments) -> Outcome<Vec<Finding>> {
 /// A log in which nobody reads some messages is not in good health, whatever the server below it says.
 async fn unrouted(admin: &dyn StoreAdmin) -> Outcome<Vec<Finding>> {
     let mut topics = topics::unknown(Vec::new());
-    topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
-    let unread = topics.unread(&admin.overview().await?);
+    let overview = topics::look_for(topics::PATIENCE, admin, &mut topics).await?;
+    let unread = topics.unread(&overview);
     let found = diagnosis::unrouted(&unread).map(|found| (Severity::Warning, plural(unread.len(), "topic"), found));
     let in_part = topics.in_part().map(|found| (Severity::Note, "topics".to_owned(), found));
     let told = |(severity, subject, found): (Severity, String, diagnosis::Finding)| {
@@ -99,9 +102,18 @@ fn missing(place: &Place) -> Finding {
         .fix("correct the path, or make a new one with `postrider migrate up`")
 }
 
-fn closed(failure: &Failure) -> Finding {
+fn closed(failure: &Failure, is_server: bool) -> Finding {
     let (code, fix) = match failure.code() {
-        Code::Unreachable => ("store-unreachable", "start it, or correct the address of `--store`"),
+        _ if failure.is_corrupt() => (
+            "store-corrupt",
+            "correct the path if another file was meant; otherwise bring it back from a backup: it cannot be repaired here",
+        ),
+        Code::Unreachable if is_server => ("store-unreachable", "start it, or correct the address of `--store`"),
+        // Nobody can start a file.
+        Code::Unreachable => (
+            "store-unreachable",
+            "correct the path, see that it is a file that this user may open, and that nobody else keeps it locked",
+        ),
         Code::Refused => {
             ("store-refused", "the cause says who refuses; `postrider migrate status` tells of the schema")
         }

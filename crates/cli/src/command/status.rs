@@ -38,8 +38,7 @@ pub(super) async fn look(
     topics: &mut Topics,
     patience: Duration,
 ) -> Outcome<(Overview, Vec<Finding>)> {
-    topics::look_for(patience, admin, topics).await?;
-    let overview = admin.overview().await?;
+    let overview = topics::look_for(patience, admin, topics).await?;
     let mut findings = diagnosis::survey(admin, &overview, topics).await?;
     findings.extend(topics.in_part());
     Ok((overview, findings))

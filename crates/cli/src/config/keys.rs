@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     SomeTime,
     /// A duration, or this word.
     DurationOr(&'static str),
-    /// A duration, or this word, or whether there is one at all: `false` is the word.
+    /// A duration of more than nothing, or this word, or whether there is one at all: `false` is the word.
     DurationOrSwitch(&'static str),
     /// From, to.
     Size(&'static str, &'static str),
@@ -302,11 +302,11 @@ pub(crate) const KEYS: &[Key] = &[
         Value("\"exponential\""),
         "how the waits grow",
     ),
-    live("route.retry.wait", Duration, Value("\"1s\""), "for `fixed`: each wait"),
-    live("route.retry.step", Duration, Value("\"1s\""), "for `linear`: what each attempt adds"),
-    live("route.retry.first", Duration, Value("\"200ms\""), "for `exponential`: the first wait"),
+    live("route.retry.wait", SomeTime, Value("\"1s\""), "for `fixed`: each wait"),
+    live("route.retry.step", SomeTime, Value("\"1s\""), "for `linear`: what each attempt adds"),
+    live("route.retry.first", SomeTime, Value("\"200ms\""), "for `exponential`: the first wait"),
     live("route.retry.factor", Decimal, Value("2.0"), "for `exponential`: what the next wait is multiplied by"),
-    live("route.retry.max", Duration, Value("\"5m\""), "for `linear` and `exponential`: the longest wait"),
+    live("route.retry.max", SomeTime, Value("\"5m\""), "for `linear` and `exponential`: the longest wait"),
     live(
         "route.http.secret",
         Secrets,

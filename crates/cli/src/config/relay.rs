@@ -46,7 +46,7 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> RelayConfig {
         purge_every: section.duration_or_default("purge_every"),
     };
     let allow_unrouted = section.word_or_default("unrouted", &[("refuse", false), ("allow", true)]);
-    let keep_dead = section.value("keep_dead", switch_or(KEEP_DEAD, written(keep)));
+    let keep_dead = section.value("keep_dead", switch_or(KEEP_DEAD, written(keep_dead)));
     section.close();
     RelayConfig { name, options, keep_dead, allow_unrouted }
 }
@@ -60,6 +60,17 @@ fn switch_or(
         DeValue::Boolean(on) => Ok(on.then_some(usual)),
         other => read(other),
     }
+}
+
+/// Nobody could ever look at a message that is given up the moment it is dead.
+fn keep_dead(text: &str) -> Result<Option<Duration>, String> {
+    let kept = keep(text)?;
+    if kept.is_some_and(|kept| kept.is_zero()) {
+        return Err("must be more than nothing, or every message would be discarded as soon as it is dead; write \
+                    `keep_dead = false` to keep them until an operator decides, or how long, such as \"30d\""
+            .to_owned());
+    }
+    Ok(kept)
 }
 
 fn keep(text: &str) -> Result<Option<Duration>, String> {

@@ -118,7 +118,9 @@ async fn serve(source: &Source, loaded: &Loaded, log: Log, telemetry: &Arc<Telem
 async fn answer(config: &AdminConfig, metrics: Metrics, helpers: &mut JoinSet<()>) -> Outcome<Told> {
     let (listener, token) = (admin::bind(config.listen).await?, config.token()?);
     let told = Told::new(metrics, token);
-    info!(address = ?listener.local_addr().ok(), "answering /livez, /readyz, /healthz and /metrics");
+    // With the port that the system has chosen, if it was left to it.
+    let address = listener.local_addr().unwrap_or(config.listen);
+    info!(%address, "answering /livez, /readyz, /healthz and /metrics");
     helpers.spawn(admin::serve(listener, told.clone()));
     Ok(told)
 }

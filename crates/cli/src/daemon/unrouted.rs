@@ -9,8 +9,11 @@
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
 use postrider::{
-    core::{admin::StoreAdmin, topic::TopicFilter},
-    diagnosis::Topics,
+    core::{
+        admin::{Overview, RouteStatus, StoreAdmin},
+        topic::TopicFilter,
+    },
+    diagnosis::{self, Topics},
 };
 use tokio::sync::Mutex;
 use tracing::warn;
@@ -98,22 +101,25 @@ impl Unrouted {
     /// One stretch, and what it has brought. Inside: whether that was the last one, or why the store could not say.
     async fn step(&self, judged: &mut Judged) -> Outcome<postrider::Result<bool>> {
         let last = self.topics.lock().await.step(&*self.admin).await;
-        if !self.allowed {
-            match self.unread(judged).await {
-                Ok(unread) if unread.is_empty() => {}
-                Ok(unread) => return Err(refused(&self.store, &unread)),
-                Err(error) => return Ok(Err(error)),
+        if self.allowed {
+            if let Ok(true) = last {
+                judged.extend(self.topics.lock().await.seen().keys().cloned());
             }
+            return Ok(last);
         }
-        if let Ok(true) = last {
-            judged.extend(self.topics.lock().await.seen().keys().cloned());
+        match self.unread(judged, matches!(last, Ok(true))).await {
+            Ok(unread) if unread.is_empty() => Ok(last),
+            Ok(unread) => Err(refused(&self.store, &unread)),
+            Err(error) => Ok(Err(error)),
         }
-        Ok(last)
     }
 
-    /// Those that are not judged yet and that no route reads; all are judged then. An overview costs more than a look at
-    /// what is new, and is only asked for if there is something.
-    async fn unread(&self, judged: &mut Judged) -> postrider::Result<Vec<String>> {
+    /// Those that are not judged yet, that no route reads, and of which something is undelivered; all are judged then. An
+    /// overview costs more than a look at what is new, and is only asked for if there is something.
+    ///
+    /// What was read once may all be delivered. That costs a walk of its own, so it is asked at the end of one (`whole`), and
+    /// such a topic stays unjudged: more of it may come.
+    async fn unread(&self, judged: &mut Judged, whole: bool) -> postrider::Result<Vec<String>> {
         let seen: Judged = self.topics.lock().await.seen().keys().cloned().collect();
         if seen.is_subset(judged) {
             return Ok(Vec::new());
@@ -128,9 +134,15 @@ impl Unrouted {
         let filters: Vec<TopicFilter> =
             others.filter_map(|other| TopicFilter::new(other.topics.split(", ")).ok()).collect();
         let read = |topic: &&String| filters.iter().any(|filter| filter.matches(topic));
-        let unread = seen.difference(judged).filter(|topic| !read(topic)).cloned().collect();
-        *judged = seen;
-        Ok(unread)
+        let news: Judged = seen.difference(judged).filter(|topic| !read(topic)).cloned().collect();
+        let (once, mut unread): (Judged, Judged) = news.into_iter().partition(|topic| was_read(&overview, topic));
+        let left = match (whole, once.is_empty()) {
+            (true, false) => diagnosis::undelivered(&*self.admin, &once).await?,
+            _ => Judged::new(),
+        };
+        *judged = seen.into_iter().filter(|topic| !once.contains(topic) || left.contains(topic)).collect();
+        unread.extend(left);
+        Ok(unread.into_iter().collect())
     }
 
     /// Tells of each new topic that no route reads, once. Ends when it is dropped. A store that cannot be read is asked again
@@ -138,10 +150,7 @@ impl Unrouted {
     pub(super) async fn watch(&self, mut judged: Judged) -> Infallible {
         loop {
             tokio::time::sleep(EVERY).await;
-            if !matches!(self.look().await, Ok(())) {
-                continue;
-            }
-            for topic in self.unread(&mut judged).await.unwrap_or_default() {
+            for topic in self.news(&mut judged).await.unwrap_or_default() {
                 warn!(
                     store = self.store,
                     topic,
@@ -152,10 +161,26 @@ impl Unrouted {
         }
     }
 
-    async fn look(&self) -> postrider::Result<()> {
+    /// Topics that have come since, and that no route reads. What was read once is asked of those who know what was delivered
+    /// of it: that is walked through once.
+    async fn news(&self, judged: &mut Judged) -> postrider::Result<Vec<String>> {
         while !self.topics.lock().await.step(&*self.admin).await? {}
-        Ok(())
+        let mut unread = self.unread(judged, false).await?;
+        if self.topics.lock().await.seen().keys().any(|topic| !judged.contains(topic)) {
+            let overview = self.admin.overview().await?;
+            while !self.topics.lock().await.sort_out_some(&*self.admin, &overview).await? {}
+            let left = self.topics.lock().await.unread(&overview).into_iter().map(|(topic, _)| topic);
+            unread.extend(left.filter(|topic| judged.insert(topic.clone())));
+        }
+        Ok(unread)
     }
+}
+
+/// Whether a route of the store has read it, or does until it is registered as it is configured.
+fn was_read(overview: &Overview, topic: &str) -> bool {
+    let read = |route: &RouteStatus| TopicFilter::new(route.topics.split(", ")).is_ok_and(|read| read.matches(topic));
+    let once = |route: &RouteStatus| route.left.iter().any(|left| left.topics.matches(topic));
+    overview.routes.iter().any(|route| route.replay_of.is_none() && (read(route) || once(route)))
 }
 
 fn filter(route: &RouteConfig) -> Outcome<TopicFilter> {

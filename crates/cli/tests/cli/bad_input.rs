@@ -120,20 +120,24 @@ fn a_file_that_is_no_database() {
         &workplace,
         &["status", "--store", "sqlite:app.db"],
         3,
-        "error: open the database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+        "error: the file is not a SQLite database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
     );
     refused(
         &workplace,
         &enqueue("sqlite:app.db", "{}"),
         3,
-        "error: open the database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+        "error: the file is not a SQLite database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
     );
     refused(
         &workplace,
         &["migrate", "up", "--store", "sqlite:app.db"],
         3,
-        "error: migrate (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
+        "error: the file is not a SQLite database (code: 26, file: app.db)\n  because: file is not a database\n  because: Error code 26: file is not a database",
     );
+    let examined = workplace.run(&["doctor", "--store", "sqlite:app.db"]);
+    assert!(examined.code == 3 && examined.stdout.contains("store-corrupt"), "{examined:?}");
+    assert!(examined.stdout.contains("the file is not a SQLite database"), "{examined:?}");
+    assert!(examined.stdout.contains("correct the path") && !examined.stdout.contains("start it"), "{examined:?}");
 }
 
 #[test]
@@ -152,6 +156,9 @@ fn a_directory_instead_of_a_file() {
         3,
         "error: open the database (code: 14, file: .)\n  because: unable to open database file: .\n  because: Error code 14: unable to open database file",
     );
+    let examined = workplace.run(&["doctor", "--store", "sqlite:."]);
+    assert!(examined.code == 3 && examined.stdout.contains("store-unreachable"), "{examined:?}");
+    assert!(examined.stdout.contains("correct the path") && !examined.stdout.contains("start it"), "{examined:?}");
 }
 
 #[test]

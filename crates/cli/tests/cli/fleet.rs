@@ -1,16 +1,20 @@
-//! Two daemons on one database: one that sleeps for longer than its lease lives, and restarts one after the other while the
-//! application writes. On SQLite and on PostgreSQL.
+//! Several daemons on one database: one that sleeps for longer than its lease lives, restarts one after the other while the
+//! application writes, and kills in the middle of the work. On every store.
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider::{
-    Envelope, MessageId, Outbox,
-    postgres::{self, Postgres},
+    Envelope, MessageId,
+    core::{admin::StoreAdmin, limits::Limits},
+    mongodb::MongoStore,
+    mysql::MysqlStore,
+    postgres::PostgresStore,
 };
 use postrider_testkit::checker::{self, Enqueued, Verdict};
 use rusqlite::Connection;
@@ -19,7 +23,9 @@ use serde_json::Value;
 
 use crate::{
     admin::{free_port, get},
-    postgres::Database,
+    mongodb::Database as MongodbDatabase,
+    mysql::Database as MysqlDatabase,
+    postgres::Database as PostgresDatabase,
     support::{Daemon, Producer, Workplace, wait_until},
 };
 
@@ -34,7 +40,9 @@ const AHEAD: u64 = 500;
 /// A database that daemons share.
 enum Fleet {
     Sqlite(Workplace),
-    Postgres(Database),
+    Postgres(PostgresDatabase),
+    Mysql(MysqlDatabase, Workplace),
+    Mongodb(MongodbDatabase, Workplace),
 }
 
 impl Fleet {
@@ -45,12 +53,32 @@ impl Fleet {
     }
 
     fn postgres() -> Self {
-        Self::Postgres(Database::migrated())
+        Self::Postgres(PostgresDatabase::migrated())
+    }
+
+    fn mysql() -> Self {
+        Self::Mysql(MysqlDatabase::fresh(&Self::name()), Workplace::new()).migrated()
+    }
+
+    fn mongodb() -> Self {
+        Self::Mongodb(MongodbDatabase::fresh(&Self::name()), Workplace::new()).migrated()
+    }
+
+    /// Another one each time.
+    fn name() -> String {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        format!("fleet_{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn migrated(self) -> Self {
+        let up = self.workplace().run(&["migrate", "up", "--store", &self.url("migrate")]);
+        assert_eq!(up.code, 0, "{up:?}");
+        self
     }
 
     fn workplace(&self) -> &Workplace {
         match self {
-            Self::Sqlite(workplace) => workplace,
+            Self::Sqlite(workplace) | Self::Mysql(_, workplace) | Self::Mongodb(_, workplace) => workplace,
             Self::Postgres(database) => &database.workplace,
         }
     }
@@ -60,6 +88,8 @@ impl Fleet {
         match self {
             Self::Sqlite(_) => "sqlite:app.db".to_owned(),
             Self::Postgres(database) => format!("{}?application_name={name}", database.url()),
+            Self::Mysql(database, _) => database.url(),
+            Self::Mongodb(database, _) => database.url(),
         }
     }
 
@@ -76,10 +106,15 @@ impl Fleet {
     }
 
     fn application(&self) -> Application {
-        match self {
-            Self::Sqlite(workplace) => Application::Sqlite(Box::new(workplace.producer())),
-            Self::Postgres(database) => Application::Postgres(Box::new(Server::connect(&database.url()))),
-        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let url = self.url("application");
+        let admin: Box<dyn StoreAdmin> = match self {
+            Self::Sqlite(workplace) => return Application::Sqlite(Box::new(workplace.producer())),
+            Self::Postgres(_) => Box::new(runtime.block_on(PostgresStore::open(&url)).unwrap()),
+            Self::Mysql(..) => Box::new(runtime.block_on(MysqlStore::open(&url)).unwrap()),
+            Self::Mongodb(..) => Box::new(runtime.block_on(MongoStore::open(&url)).unwrap()),
+        };
+        Application::Server(Box::new(Server { runtime, admin, enqueued: Vec::new() }))
     }
 
     fn arrivals(&self) -> Vec<MessageId> {
@@ -122,6 +157,8 @@ impl Fleet {
                         let busy = "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND application_name";
                         database.admin(&format!("{busy} = '{name}'")).done().trim() == "0"
                     }
+                    Self::Mysql(database, _) => all_end(|| database.open_transactions()),
+                    Self::Mongodb(database, _) => all_end(|| database.open_transactions()),
                 };
             if !free {
                 daemon.signal(Signal::CONT);
@@ -137,30 +174,35 @@ impl Fleet {
     }
 }
 
+/// Whether every transaction that is open now ends: one of a daemon that sleeps does not, those of others do.
+fn all_end(open: impl Fn() -> BTreeSet<String>) -> bool {
+    let (begun, deadline) = (open(), Instant::now() + Duration::from_secs(5));
+    while !begun.is_disjoint(&open()) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
 /// Writes messages in transactions, and remembers what it did.
 enum Application {
     Sqlite(Box<Producer>),
-    Postgres(Box<Server>),
+    Server(Box<Server>),
 }
 
+/// A server's store, by which messages are enqueued in transactions of their own.
 struct Server {
     runtime: tokio::runtime::Runtime,
-    client: tokio_postgres::Client,
-    outbox: Outbox<Postgres>,
+    admin: Box<dyn StoreAdmin>,
     enqueued: Vec<Enqueued>,
 }
 
 impl Server {
-    fn connect(url: &str) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(postgres::connect(url)).unwrap();
-        Self { runtime, client, outbox: Outbox::new(Postgres::default()), enqueued: Vec::new() }
-    }
-
     fn enqueue(&mut self, messages: u64, keys: u64) {
         self.runtime.block_on(async {
             for _ in 0..messages.div_ceil(10) {
-                let mut transaction = self.client.transaction().await.unwrap();
                 let mut envelopes = Vec::new();
                 for _ in 0..10 {
                     let sequence = self.enqueued.len() as u64;
@@ -169,8 +211,8 @@ impl Server {
                     self.enqueued.push(Enqueued { id: envelope.id, key: Some(key), sequence, committed: true });
                     envelopes.push(envelope);
                 }
-                self.outbox.enqueue_raw(&mut transaction, envelopes).await.unwrap();
-                transaction.commit().await.unwrap();
+                let batch = Limits::default().check(envelopes).unwrap();
+                self.admin.enqueue(batch, None).await.unwrap();
             }
         });
     }
@@ -180,14 +222,14 @@ impl Application {
     fn enqueue(&mut self, messages: u64) {
         match self {
             Self::Sqlite(producer) => producer.enqueue(messages, 20),
-            Self::Postgres(server) => server.enqueue(messages, 20),
+            Self::Server(server) => server.enqueue(messages, 20),
         }
     }
 
     fn verdict(&self, arrivals: &[MessageId]) -> Verdict {
         match self {
             Self::Sqlite(producer) => producer.verdict(arrivals),
-            Self::Postgres(server) => checker::check(&server.enqueued, arrivals),
+            Self::Server(server) => checker::check(&server.enqueued, arrivals),
         }
     }
 
@@ -289,22 +331,55 @@ fn a_rolling_restart_under_load_loses_and_doubles_nothing(fleet: &Fleet) {
     assert!(verdict.committed >= 300, "{verdict:?}");
 }
 
-#[test]
-fn a_daemon_that_sleeps_beyond_its_lease_is_refused_by_sqlite() {
-    a_daemon_that_sleeps_beyond_its_lease_is_refused(&Fleet::sqlite());
+/// Killed again and again while the application writes: what one had in its hands the next one sends.
+fn kills_in_the_middle_lose_nothing(fleet: &Fleet) {
+    const KILLS: u64 = 4;
+    let mut application = fleet.application();
+    let mut daemon = fleet.daemon("killed", free_port(), "1s", "rate = 200");
+    for _ in 0..KILLS {
+        let before = fleet.arrivals().len();
+        application.enqueue(200);
+        wait_until("some have arrived", || fleet.arrivals().len() >= before + 40);
+        daemon.kill();
+        assert!(application.verdict(&fleet.arrivals()).lost > 0, "the kill came in the middle");
+        daemon = fleet.daemon("killed", free_port(), "1s", "rate = 200");
+    }
+    application.wait_until_all_arrived(fleet);
+    wait_until("all is settled", || fleet.route()["pending"] == 0);
+    let verdict = application.verdict(&fleet.arrivals());
+    assert!(verdict.is_good() && verdict.committed == KILLS * 200, "{verdict:?}");
+    assert!(verdict.duplicates <= KILLS * 2 * WINDOW, "{verdict:?}");
 }
 
-#[test]
-fn a_daemon_that_sleeps_beyond_its_lease_is_refused_by_postgres() {
-    a_daemon_that_sleeps_beyond_its_lease_is_refused(&Fleet::postgres());
+/// On every store, with a database of its own.
+macro_rules! on_every_store {
+    ($name:ident) => {
+        mod $name {
+            use super::Fleet;
+
+            #[test]
+            fn sqlite() {
+                super::$name(&Fleet::sqlite());
+            }
+
+            #[test]
+            fn postgres() {
+                super::$name(&Fleet::postgres());
+            }
+
+            #[test]
+            fn mysql() {
+                super::$name(&Fleet::mysql());
+            }
+
+            #[test]
+            fn mongodb() {
+                super::$name(&Fleet::mongodb());
+            }
+        }
+    };
 }
 
-#[test]
-fn a_rolling_restart_under_load_on_sqlite() {
-    a_rolling_restart_under_load_loses_and_doubles_nothing(&Fleet::sqlite());
-}
-
-#[test]
-fn a_rolling_restart_under_load_on_postgres() {
-    a_rolling_restart_under_load_loses_and_doubles_nothing(&Fleet::postgres());
-}
+on_every_store!(a_daemon_that_sleeps_beyond_its_lease_is_refused);
+on_every_store!(a_rolling_restart_under_load_loses_and_doubles_nothing);
+on_every_store!(kills_in_the_middle_lose_nothing);

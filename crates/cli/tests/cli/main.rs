@@ -6,6 +6,7 @@
 mod admin;
 mod alerts;
 mod bad_input;
+mod brokers;
 mod capture;
 mod commands;
 mod configuration;
@@ -15,6 +16,7 @@ mod disagreement;
 mod fleet;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod let_go;
 mod mongodb;
 mod monitoring;
 mod mysql;

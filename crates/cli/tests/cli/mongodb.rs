@@ -1,5 +1,9 @@
 //! The binary on MongoDB, end to end: migrated, enqueued into, relayed, looked at.
 
+use std::collections::BTreeSet;
+
+use futures_util::TryStreamExt as _;
+use mongodb::bson::{Bson, doc};
 use postrider::{core::envelope::MessageId, mongodb::connect};
 use postrider_testkit::{fault::Server, service};
 use rustix::process::Signal;
@@ -8,13 +12,13 @@ use serde_json::{Value, json};
 use crate::support::{Workplace, wait_until};
 
 /// A database that is dropped at the end.
-struct Database {
+pub(crate) struct Database {
     name: String,
     server: String,
 }
 
 impl Database {
-    fn fresh(name: &str) -> Self {
+    pub(crate) fn fresh(name: &str) -> Self {
         let name = format!("test_cli_{name}_{}", std::process::id());
         let database = Self { name, server: service::url("POSTRIDER_TEST_MONGODB") };
         database.remove();
@@ -22,10 +26,26 @@ impl Database {
     }
 
     /// The same server, another database.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let (place, options) = self.server.split_once('?').unwrap_or((&self.server, ""));
         let (server, _) = place.rsplit_once('/').expect("the URL names a database");
         format!("{server}/{}?{options}", self.name)
+    }
+
+    /// The transactions that are open on the whole server, also between two commands of theirs.
+    pub(crate) fn open_transactions(&self) -> BTreeSet<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = connect(&self.server).await.expect("connect to the test server");
+            let every = doc! { "$currentOp": { "allUsers": true, "idleSessions": true } };
+            let open = doc! { "$match": { "transaction": { "$exists": true } } };
+            let found = client.database("admin").aggregate([every, open]).await.expect("ask for transactions");
+            let found: Vec<_> = found.try_collect().await.expect("read the answer");
+            found
+                .iter()
+                .map(|open| format!("{:?} {:?}", open.get("lsid"), open.get("transaction").and_then(number)))
+                .collect()
+        })
     }
 
     fn remove(&self) {
@@ -41,6 +61,11 @@ impl Drop for Database {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Of a transaction of a session.
+fn number(transaction: &Bson) -> Option<i64> {
+    transaction.as_document()?.get_document("parameters").ok()?.get_i64("txnNumber").ok()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The binary on MariaDB or MySQL, end to end: migrated, enqueued into by itself and by plain SQL, relayed, looked at.
 
-use std::process::Command;
+use std::{collections::BTreeSet, process::Command};
 
 use postrider_testkit::service;
 use rustix::process::Signal;
@@ -35,16 +35,24 @@ impl Database {
 
     /// Runs SQL with the server's own client, as a service in any language would.
     #[track_caller]
-    pub(crate) fn client(&self, database: &str, sql: &str) {
+    pub(crate) fn client(&self, database: &str, sql: &str) -> String {
         let (user, place) = self.server.strip_prefix("mysql://").and_then(|rest| rest.split_once('@')).expect("a URL");
         let (user, password) = user.split_once(':').expect("user and password");
         let (host, port) = place.split('/').next().and_then(|host| host.split_once(':')).expect("host and port");
         let output = Command::new("mariadb")
-            .args(["--host", host, "--port", port, "--user", user, "--execute", sql, database])
+            .args(["--host", host, "--port", port, "--user", user, "--skip-column-names", "--execute", sql, database])
             .env("MYSQL_PWD", password)
             .output()
             .expect("the program `mariadb` runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The transactions that are open in this database.
+    pub(crate) fn open_transactions(&self) -> BTreeSet<String> {
+        let open = "SELECT CONCAT_WS(' ', trx_id, trx_mysql_thread_id, trx_started) FROM information_schema.innodb_trx JOIN information_schema.processlist \
+                    ON processlist.id = trx_mysql_thread_id WHERE db";
+        self.client("", &format!("{open} = '{}'", self.name)).lines().map(str::to_owned).collect()
     }
 }
 

@@ -16,7 +16,8 @@ use crate::{
     envelope::{Envelope, MessageId},
     error::{Error, ErrorKind, Result},
     lease::{Epoch, LaneId, NodeId, Order, ReplayFilter},
-    parked::{Ordinal, ParkedState},
+    left::Left,
+    parked::{DESTINATION_UNAVAILABLE, Ordinal, ParkedState},
     standstill::Standstill,
     time::Timestamp,
 };
@@ -57,6 +58,8 @@ pub struct RouteStatus {
     pub replay_of: Option<Arc<str>>,
     /// Its topics, as text.
     pub topics: String,
+    /// What it read and no longer does, in the order in which it let it go.
+    pub left: Vec<Left>,
     /// How it keeps order.
     pub order: Order,
     /// Paused by whom, if it is.
@@ -302,6 +305,14 @@ impl ParkedRow {
         matches!(self.state, ParkedState::Retrying | ParkedState::Scheduled)
             && self.attempts == 0
             && self.cause.is_some()
+            && !self.is_set_aside()
+    }
+
+    /// Whether it waits for its own destination only: no attempt was made of that.
+    #[must_use]
+    pub fn is_set_aside(&self) -> bool {
+        self.state == ParkedState::Retrying
+            && self.cause.as_ref().is_some_and(|(code, _)| code == DESTINATION_UNAVAILABLE)
     }
 }
 
@@ -327,7 +338,8 @@ pub struct CauseGroup {
 pub struct MessageTrace {
     /// From the log, if it is still kept there.
     pub record: Option<(Envelope, Timestamp)>,
-    /// The lanes that it belongs to, of routes that read its topic: whether the cursor has passed it.
+    /// The lanes that it belongs to, of routes that read its topic: whether the cursor has passed it. Of a route that reads
+    /// its topic no longer, the lane that had [passed it](crate::left) by then, if one had.
     pub passed: Vec<(LaneId, bool)>,
     /// Its parked rows.
     pub parked: Vec<ParkedRow>,

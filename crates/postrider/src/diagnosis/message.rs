@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
     Result,
-    admin::{AuditEntry, MessageTrace, Overview, ParkedFilter, ParkedRow, StoreAdmin},
+    admin::{AuditEntry, MessageTrace, Overview, ParkedFilter, ParkedRow, RouteStatus, StoreAdmin},
     envelope::MessageId,
     lease::{LaneId, Order},
-    parked::{Ordinal, ParkedState},
+    parked::{DESTINATION_UNAVAILABLE, Ordinal, ParkedState},
     standstill::Reason,
     time::Timestamp,
 };
@@ -56,12 +56,22 @@ pub(super) async fn explain(
             findings.extend(waiting(id, lane, overview));
         }
     }
-    if let Some((envelope, _)) = &trace.record
+    if let Some((envelope, enqueued_at)) = &trace.record
         && findings.is_empty()
     {
-        findings.push(no_route(&envelope.topic, overview));
+        findings.push(no_route(&envelope.topic, overview, &forgotten(admin, *enqueued_at).await?));
     }
     Ok(findings)
+}
+
+/// Routes that were forgotten since, as far as the last acts tell. What they had delivered nobody knows any more.
+async fn forgotten(admin: &dyn StoreAdmin, since: Timestamp) -> Result<String> {
+    let acts = admin.audit(ACTS_FIRST).await?;
+    let forgot = acts.iter().filter(|act| act.action == "forget-route" && act.at >= since);
+    let told = |act: &AuditEntry| {
+        format!("; whether `{}` had delivered it was forgotten with that route at {}", act.subject, act.at)
+    };
+    Ok(forgot.map(told).collect())
 }
 
 /// What operators have done, newest first.
@@ -164,14 +174,19 @@ async fn unknown(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-fn no_route(topic: &str, overview: &Overview) -> Finding {
+fn no_route(topic: &str, overview: &Overview, forgotten: &str) -> Finding {
     let routes: Vec<String> =
         overview.routes.iter().map(|route| format!("`{}` reads {}", route.route, route.topics)).collect();
     let known = if routes.is_empty() { "there are no routes yet".to_owned() } else { routes.join("; ") };
+    let until = |route: &RouteStatus| {
+        let left = route.left.iter().rev().find(|left| left.topics.matches(topic))?;
+        Some(format!("; `{}` read it until {} and had not come to this message by then", route.route, left.until))
+    };
+    let once: String = overview.routes.iter().filter_map(until).collect();
     Finding {
         route: None,
         code: "no-route",
-        what: format!("no route reads its topic `{topic}`; {known}"),
+        what: format!("no route reads its topic `{topic}`{once}{forgotten}; {known}"),
         fix: Some(read_it(topic)),
     }
 }
@@ -238,6 +253,17 @@ async fn parked(
     let id = row.envelope.id;
     let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
     let after = format!("after {} attempt{}{cause}", row.attempts, if row.attempts == 1 { "" } else { "s" });
+    let found = match overview.routes.iter().find(|status| status.route == *route) {
+        Some(status) => obstacles(overview, status, None),
+        None => Vec::new(),
+    };
+    let waits_for_time = row.due_in.is_some_and(|wait| !wait.is_zero());
+    let next = match row.due_in {
+        Some(wait) if waits_for_time && found.is_empty() => format!("; next attempt in {}", in_words(wait)),
+        Some(wait) if waits_for_time => format!("; next attempt in {} at the earliest", in_words(wait)),
+        Some(_) => format!("; the time of its next attempt has come, and it goes {}", when_it_goes(&found)),
+        None => String::new(),
+    };
     let own = match row.state {
         ParkedState::Dead if row.cause.as_ref().is_some_and(|(code, _)| code == "expired") => {
             return Ok(vec![
@@ -254,24 +280,39 @@ async fn parked(
         }
         ParkedState::Scheduled | ParkedState::Retrying if row.is_redriven() => redriven(row, acts),
         ParkedState::Scheduled => {
-            let wait =
-                row.due_in.map_or_else(|| "its time".to_owned(), |wait| format!("its time, in {}", in_words(wait)));
-            Finding::of(route, "scheduled", format!("it waits for {wait}"))
+            let what = match row.due_in {
+                Some(wait) if waits_for_time => format!("it waits for its time, in {}", in_words(wait)),
+                Some(_) => format!("its time has come, and it goes {}", when_it_goes(&found)),
+                None => "it waits for its time".to_owned(),
+            };
+            Finding::of(route, "scheduled", what)
+        }
+        ParkedState::Retrying if row.is_set_aside() => {
+            let said = row.cause.as_ref().map_or("", |(_, detail)| detail);
+            Finding::of(
+                route,
+                DESTINATION_UNAVAILABLE,
+                format!(
+                    "what it is addressed to takes nothing, while others of the route go through ({said}); no attempts are \
+                     counted{next}"
+                ),
+            )
+            .fix("make its destination available again: it then goes by itself")
         }
         ParkedState::Retrying => {
-            let next = row.due_in.map_or_else(String::new, |wait| format!("; next attempt in {}", in_words(wait)));
             Finding::of(route, "retrying", format!("it was refused and will be tried again {after}{next}"))
         }
         ParkedState::Held => held(admin, row, overview).await?,
     };
     // A row whose time has come, or that only waits for its key, goes no further than its route does.
-    let mut findings = match overview.routes.iter().find(|status| status.route == *route) {
-        Some(status) => obstacles(overview, status, None).iter().map(|obstacle| obstacle.finding(route)).collect(),
-        None => Vec::new(),
-    };
-    let waits_for_time = row.due_in.is_some_and(|wait| !wait.is_zero());
+    let mut findings: Vec<Finding> = found.iter().map(|obstacle| obstacle.finding(route)).collect();
     findings.insert(if waits_for_time || row.state == ParkedState::Held { 0 } else { findings.len() }, own);
     Ok(findings)
+}
+
+/// For a row whose time has come: what is in the way is told besides.
+fn when_it_goes(obstacles: &[Obstacle]) -> &'static str {
+    if obstacles.is_empty() { "as soon as it is its turn" } else { "when its route does" }
 }
 
 async fn held(admin: &dyn StoreAdmin, row: &ParkedRow, overview: &Overview) -> Result<Finding> {

@@ -5,6 +5,7 @@
 //! heartbeat. The same words are used by the command line and by whoever shows an
 //! [`Overview`](postrider_core::admin::Overview).
 
+mod left;
 mod message;
 mod obstacle;
 mod survey;
@@ -12,10 +13,11 @@ mod topics;
 
 use std::{fmt, time::Duration};
 
-use postrider_core::{Result, admin::StoreAdmin, envelope::MessageId};
+use postrider_core::{Result, admin::StoreAdmin, envelope::MessageId, parked::DESTINATION_UNAVAILABLE};
 use serde::Serialize;
 
 pub use self::{
+    left::undelivered,
     obstacle::{Obstacle, obstacles},
     survey::{survey, unrouted},
     topics::Topics,
@@ -35,7 +37,7 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 26] = [
+pub const CODES: [(&str, &str); 27] = [
     ("passed", "the route has passed it: delivered, unless the route did not read its topic then"),
     ("discarded", "an operator gave it up for good; by whom and why"),
     (
@@ -70,6 +72,10 @@ pub const CODES: [(&str, &str); 26] = [
     ("scheduled", "it waits for its time"),
     ("redriven", "an operator has put it back; by whom, and what it was given up for"),
     ("retrying", "it was refused; how often, why, and when it goes again"),
+    (
+        DESTINATION_UNAVAILABLE,
+        "the topic, queue or stream that it goes to takes nothing, others of the route do; no attempts are counted",
+    ),
     ("held", "it is held behind another message of its key, which is named"),
     ("dead", "it was given up and waits for an operator"),
 ];

@@ -54,7 +54,7 @@ pub enum Obstacle {
         node: String,
         /// What it says.
         standstill: Standstill,
-        /// When it will be over, if that is known: by the store's clock.
+        /// When it will be over, or a destination that takes nothing is tried again, if that is known: by the store's clock.
         until: Option<Timestamp>,
     },
 }
@@ -98,10 +98,11 @@ fn said(node: &NodeStatus, lane: &LaneId, now: Timestamp) -> Option<Obstacle> {
     // One that rests was paused until just now, and goes on.
     let of_lane = |standstill: &&Standstill| standstill.lane == *lane && standstill.reason != Reason::Rests;
     let standstill = node.standstills.iter().find(of_lane)?.clone();
+    let then = |left| now.saturating_sub(node.seen).saturating_add(Duration::from_secs(left));
     let until = match standstill.reason {
-        Reason::Throttled { seconds_left: Some(left) } => {
-            Some(now.saturating_sub(node.seen).saturating_add(Duration::from_secs(left)))
-        }
+        Reason::Throttled { seconds_left: Some(left) } => Some(then(left)),
+        // One that is over by now is under way, or was, and the node has not said what came of it.
+        Reason::Unavailable { seconds_left: Some(left), .. } => Some(then(left)).filter(|at| *at > now),
         _ => None,
     };
     Some(Obstacle::Standstill { node: node.name.clone(), standstill, until })
@@ -158,7 +159,11 @@ impl Obstacle {
 
 fn of_standstill(route: &str, node: &str, standstill: &Standstill, until: Option<Timestamp>) -> Finding {
     let since = in_words(Duration::from_secs(standstill.seconds));
-    let end = until.map_or_else(String::new, |until| format!(" until {until}"));
+    let end = match (&standstill.reason, until) {
+        (_, None) => String::new(),
+        (Reason::Unavailable { .. }, Some(at)) => format!("; it is tried again at {at}"),
+        (_, Some(until)) => format!(" until {until}"),
+    };
     let what = format!("{}{end} (for {since}, says {node})", standstill.reason);
     let (code, fix) = match &standstill.reason {
         Reason::Unavailable { cause, .. } if cause.code() == "gone" => (

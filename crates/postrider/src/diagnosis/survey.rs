@@ -4,7 +4,7 @@ use postrider_core::{
     Result,
     admin::{CauseGroup, Overview, ParkedFilter, RouteStatus, StoreAdmin},
     doctor,
-    parked::ParkedState,
+    parked::{DESTINATION_UNAVAILABLE, ParkedState},
 };
 
 use super::{Finding, Obstacle, Topics, message::read_it, obstacles};
@@ -16,8 +16,8 @@ const TOPICS_SHOWN_MAX: usize = 3;
 /// alone, whatever its state: nobody misses it. What waits for its time is not wrong either, but needs somebody who has
 /// the route when that time comes, and so does what an operator may redrive.
 ///
-/// Topics that no route reads are told as far as `topics` knows the log: whoever asks [looks](Topics::look) first, and whoever
-/// asks more than once keeps them, so that only what has come since is looked at.
+/// Topics that no route reads are told as far as `topics` knows the log: whoever asks [looks](Topics::look) first and has it
+/// [sorted out](Topics::sort_out_some), and whoever asks more than once keeps them, so that only what has come since is looked at.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -68,13 +68,26 @@ async fn refused(admin: &dyn StoreAdmin, route: &RouteStatus) -> Result<Option<F
     let filter = ParkedFilter { route: Some(route.route.to_string()), state: Some(retrying), ..Default::default() };
     // The next attempt may have changed it between two looks.
     let Some(first) = admin.parked(&filter, None, 1).await?.into_iter().next() else { return Ok(None) };
-    let cause = first.cause.map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
-    let messages = messages(route.parked.retrying, "was refused and is", "were refused and are");
+    let (code, messages) = match first.is_set_aside() {
+        true => (
+            DESTINATION_UNAVAILABLE,
+            messages(
+                route.parked.retrying,
+                "waits for its own destination and is",
+                "wait for their own destination and are",
+            ),
+        ),
+        false => ("retrying", messages(route.parked.retrying, "was refused and is", "were refused and are")),
+    };
     let held = match route.parked.held {
         0 => String::new(),
         held => format!("; held behind such: {held}"),
     };
-    let finding = Finding::of(&route.route, "retrying", format!("{messages} tried again{cause}{held}"));
+    let cause = first.cause.map_or_else(String::new, |(code, detail)| match code == DESTINATION_UNAVAILABLE {
+        true => format!(" ({detail})"),
+        false => format!(" ({code}: {detail})"),
+    });
+    let finding = Finding::of(&route.route, code, format!("{messages} tried again{cause}{held}"));
     Ok(Some(finding.fix(format!("postrider why {}", first.envelope.id))))
 }
 
@@ -116,8 +129,8 @@ pub fn unrouted(unread: &[(String, u64)]) -> Option<Finding> {
         route: None,
         code: "no-route",
         what: format!(
-            "no route reads the topic of some messages, so nobody delivers them, and retention removes them when they are \
-             old enough: {}",
+            "no route reads the topic of some undelivered messages, so nobody delivers them, and retention removes them \
+             when they are old enough: {}",
             named.join(", ")
         ),
         fix: Some(read_it(first)),

@@ -14,7 +14,7 @@ use postrider_core::{
     topic::TopicFilter,
 };
 
-use super::Finding;
+use super::{Finding, left::Sorted};
 
 /// Records of one stretch. The last full stretch and what follows it are looked at again every time: a transaction that
 /// commits late may put records there.
@@ -42,6 +42,8 @@ pub struct Topics {
     whole: bool,
     /// Whether there were more topics than are remembered.
     too_many: bool,
+    /// What routes have delivered of topics that they no longer read.
+    sorted: Sorted,
 }
 
 /// How far a pass over the log is.
@@ -119,7 +121,18 @@ impl Topics {
         self.whole
     }
 
-    /// Those that no route of the store reads, by topic.
+    /// Sorts out what routes have delivered of the topics that they no longer read: one page of the log, if that was not done
+    /// since they let go of them. Returns whether there is nothing more to sort out. Dropped half-way, or after an error, the
+    /// page is looked at again.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn sort_out_some(&mut self, admin: &dyn StoreAdmin, overview: &Overview) -> Result<bool> {
+        self.sorted.step(admin, overview, &self.seen).await
+    }
+
+    /// Those that no route of the store reads, by topic, with the messages that nobody has delivered. Of topics that a route
+    /// read once that is known when they are [sorted out](Self::sort_out_some); before, nothing is said of them.
     #[must_use]
     pub fn unread(&self, overview: &Overview) -> Vec<(String, u64)> {
         let live = overview.routes.iter().filter(|route| route.replay_of.is_none());
@@ -127,13 +140,19 @@ impl Topics {
         let filters: Vec<TopicFilter> =
             live.filter_map(|route| TopicFilter::new(route.topics.split(", ")).ok()).collect();
         let unread = self.seen.iter().filter(|(topic, _)| !filters.iter().any(|filter| filter.matches(topic)));
-        unread.map(|(topic, records)| (topic.clone(), *records)).collect()
+        let left = unread.filter_map(|(topic, seen)| Some((topic, self.sorted.undelivered(overview, topic, *seen)?)));
+        left.filter(|(_, records)| *records > 0).map(|(topic, records)| (topic.clone(), records)).collect()
     }
 
     /// That only a part of the log is known, if it is so.
     #[must_use]
     pub fn in_part(&self) -> Option<Finding> {
         let what = match (self.whole, self.too_many) {
+            (true, false) if self.sorted.is_half_done() => {
+                "only a part of the log was looked at for messages of topics \
+                                                            that a route read once: some of those may be undelivered"
+                    .to_owned()
+            }
             (true, false) => return None,
             (true, true) => format!(
                 "the log has more topics than are remembered ({REMEMBERED_MAX}): there may be more of those that no route \

@@ -128,7 +128,7 @@ impl Families {
             scheduled: add.plain("outbox_scheduled", "Messages parked until their time"),
             retrying: add.plain("outbox_retrying", "Messages parked until their next attempt"),
             held: add.plain("outbox_held", "Messages parked behind a head of their key"),
-            dead_letters: add.plain("dead_letters", "Messages given up that wait for an operator, by cause"),
+            dead_letters: add.plain("dead_letters", "Messages given up that wait for an operator, by cause; without a cause 0, for every route"),
             standstill: add.plain(
                 "standstill",
                 "1 for everything that keeps a route from moving, by the code that `postrider why` and `status` print; \

@@ -37,7 +37,7 @@ use postrider_core::{
     admin::{CauseGroup, Overview, RouteStatus, Vitals},
     lease::LaneId,
     time::Timestamp,
-    transport::Outcome,
+    transport::{ASKED_PAUSE_MIN, Outcome},
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
@@ -197,6 +197,9 @@ impl StoreMetrics {
         for route in &overview.routes {
             self.show_route(route);
             self.show_unowned(overview, route);
+            // One that has none has a series too, so that the first one is a rise and not a beginning.
+            shown.dead.insert((route.route.to_string(), String::new()));
+            families.dead_letters.get_or_create(&self.of_cause(&route.route, "")).set(0);
         }
         for group in dead {
             shown.dead.insert((group.route.to_string(), group.code.clone()));
@@ -353,8 +356,8 @@ impl StoreMetrics {
                     durable += 1;
                     latency.observe(now.since(*enqueued_at).as_secs_f64());
                 }
-                Outcome::Throttled(_) => self.attempts(lane, outcome, "", 1),
                 _ if is_unsent(outcome) => {}
+                Outcome::Throttled(_) => self.attempts(lane, outcome, "", 1),
                 Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => {
                     self.attempts(lane, outcome, cause.code(), 1);
                 }
@@ -461,7 +464,8 @@ impl Observer for StoreMetrics {
 fn is_unsent(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause) => cause.is_unsent(),
-        Outcome::Durable | Outcome::Throttled(_) => false,
+        Outcome::Throttled(pause) => *pause < ASKED_PAUSE_MIN,
+        Outcome::Durable => false,
     }
 }
 

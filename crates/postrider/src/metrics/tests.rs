@@ -9,7 +9,7 @@ use postrider_core::{
     lease::{Epoch, LaneId, NodeId},
     parked::Cause,
     time::Timestamp,
-    transport::Outcome,
+    transport::{ASKED_PAUSE_MIN, Outcome},
 };
 
 use super::{Metrics, StoreMetrics};
@@ -59,6 +59,7 @@ fn billing() -> RouteStatus {
         route: "billing".into(),
         replay_of: None,
         topics: "**".to_owned(),
+        left: Vec::new(),
         order: postrider_core::lease::Order::Key,
         paused: Some(Actor::new("anna")),
         pending: 7,
@@ -72,7 +73,8 @@ fn billing() -> RouteStatus {
 fn outcomes_are_counted_with_their_cause() {
     let metrics = shop();
     let refused = || Outcome::Rejected(Cause::new("too-large", "10 MB"));
-    publish(&metrics, &[Outcome::Durable, refused(), Outcome::Durable, Outcome::Throttled(Duration::ZERO)]);
+    let [asked, own] = [ASKED_PAUSE_MIN, ASKED_PAUSE_MIN / 10].map(Outcome::Throttled);
+    publish(&metrics, &[Outcome::Durable, refused(), Outcome::Durable, asked, own]);
     let attempts = |outcome: &str, cause: &str| {
         let labels = format!("store=\"shop\",route=\"billing\",outcome=\"{outcome}\",cause=\"{cause}\"");
         value(&metrics, &format!("postrider_delivery_attempts_total{{{labels}}}"))
@@ -157,6 +159,10 @@ fn the_store_is_shown_as_it_is_now() {
         value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"),
         Some(4.0)
     );
+    let none_yet = |store: &str| {
+        value(&metrics, &format!("postrider_dead_letters{{store=\"{store}\",route=\"billing\",cause=\"\"}}"))
+    };
+    assert_eq!(none_yet("shop"), Some(0.0), "a route has a series before its first dead letter");
     assert_eq!(value(&metrics, "postrider_log_records{store=\"shop\"}"), Some(12.0));
     assert!(value(&metrics, "postrider_clock_offset_seconds{store=\"shop\"}").unwrap().abs() < 5.0);
     let other = Metrics(Arc::clone(&metrics.shared)).of_store("depot");
@@ -171,6 +177,7 @@ fn the_store_is_shown_as_it_is_now() {
     );
     assert_eq!(of_route("outbox_pending"), None, "a route that was forgotten is not shown");
     assert_eq!(value(&metrics, "postrider_dead_letters{store=\"shop\",route=\"billing\",cause=\"too-large\"}"), None);
+    assert_eq!((none_yet("shop"), none_yet("depot")), (None, Some(0.0)));
 }
 
 #[test]

@@ -3,13 +3,7 @@
 //! It owns every future that it starts in one unordered set and drops none on purpose. Dropping the driver is a crash:
 //! publishes in flight are abandoned, and the next owner publishes them again under the same ids.
 
-use std::{
-    collections::VecDeque,
-    mem::{Discriminant, discriminant},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, task::Poll, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use postrider_core::{
@@ -28,6 +22,7 @@ use super::{
     lane::{Commit, Effect, Lane, Mark, Note, Settled, Tick, since, ticks},
     planted::Plant,
     route::{DeadLetter, Route},
+    standstills::is_same,
     supervisor::Context,
 };
 
@@ -201,7 +196,7 @@ struct Work {
     /// When the cursor last moved, or had nothing to pass.
     moved_at: Tick,
     /// What it was last seen to wait for, and since when: one cause does not answer for the time of another.
-    waiting: Option<(Discriminant<Reason>, Tick)>,
+    waiting: Option<(Reason, Tick)>,
     /// For a replay that has read its last record: when to ask the store whether it is over.
     finish_at: Option<Tick>,
 }
@@ -472,15 +467,14 @@ impl Work {
         if reason.is_none() {
             self.moved_at = now;
         }
-        self.waiting = reason.as_ref().map(|reason| {
-            let kind = discriminant(reason);
-            match self.waiting {
-                Some((same, began)) if same == kind => (kind, began.max(self.moved_at)),
-                Some(_) => (kind, now),
-                None => (kind, self.moved_at),
-            }
-        });
-        let still = since(now, self.waiting.map_or(now, |(_, began)| began));
+        let began = match (&self.waiting, &reason) {
+            (_, None) => now,
+            (Some((before, began)), Some(reason)) if is_same(before, reason) => (*began).max(self.moved_at),
+            (Some(_), Some(_)) => now,
+            (None, Some(_)) => self.moved_at,
+        };
+        self.waiting = reason.clone().map(|reason| (reason, began));
+        let still = since(now, began);
         // A message that is simply on its way is no standstill.
         let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
         self.context.standstills.set(&self.lease.lane, now, still, reason.filter(worth_it));
@@ -508,6 +502,9 @@ impl Work {
             }
             Note::BreakerOpened { cause } => observer.observe(&Event::BreakerOpened { lane, cause: &cause }),
             Note::OutageChanged { cause } => observer.observe(&Event::OutageChanged { lane, cause: &cause }),
+            Note::SetAside { record, cause } => {
+                observer.observe(&Event::SetAside { lane, id: record.envelope.id, cause: &cause });
+            }
             Note::BreakerClosed => observer.observe(&Event::BreakerClosed { lane }),
             Note::Throttled { pause } => observer.observe(&Event::Throttled { lane, pause }),
             Note::Stalled { record, limit } => {

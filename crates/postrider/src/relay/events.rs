@@ -75,6 +75,16 @@ pub enum Event<'a> {
         /// Why by now.
         cause: &'a Cause,
     },
+    /// The topic, queue or stream that a message goes to takes nothing, and others of the route do: it waits with its key, the
+    /// others go on, and no attempts are counted. Told when it begins, and when the reason changes.
+    SetAside {
+        /// The lane.
+        lane: &'a LaneId,
+        /// The first such message.
+        id: MessageId,
+        /// Why.
+        cause: &'a Cause,
+    },
     /// The destination answers again.
     BreakerClosed {
         /// The lane.
@@ -219,6 +229,9 @@ impl Observer for TracingObserver {
             }
             Event::OutageChanged { lane, cause } => {
                 warn!(target: TARGET, %lane, %cause, "still nothing goes through, for another reason than before");
+            }
+            Event::SetAside { lane, id, cause } => {
+                warn!(target: TARGET, %lane, %id, %cause, "one destination takes nothing, others do; its messages wait");
             }
             Event::BreakerClosed { lane } => info!(target: TARGET, %lane, "destination answers again"),
             Event::BreakerForgotten { lane } => {

@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    mem::discriminant,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use postrider_core::{
     lease::LaneId,
+    parked::Cause,
     standstill::{Reason, Standstill},
 };
 
@@ -52,20 +54,62 @@ impl Standstills {
 impl Said {
     fn aged(&self, lane: &LaneId, now: Tick) -> Standstill {
         let passed = since(now, self.at);
-        let reason = match &self.reason {
-            Reason::Throttled { seconds_left: Some(left) } => {
-                Reason::Throttled { seconds_left: Some(left.saturating_sub(passed.as_secs())) }
-            }
-            other => other.clone(),
-        };
+        let mut reason = self.reason.clone();
+        if let Reason::Throttled { seconds_left: Some(left) } | Reason::Unavailable { seconds_left: Some(left), .. } =
+            &mut reason
+        {
+            *left = left.saturating_sub(passed.as_secs());
+        }
         Standstill { lane: lane.clone(), seconds: (self.still + passed).as_secs(), reason }
+    }
+}
+
+/// Whether a lane that waits for something has waited for the same before: for the same kind of thing, or for the same cause.
+/// A destination that answers nothing is one cause, whether its breaker has opened for it by now or not.
+pub(super) fn is_same(before: &Reason, now: &Reason) -> bool {
+    let same_cause = || Some(cause_of(before)?.code() == cause_of(now)?.code());
+    discriminant(before) == discriminant(now) || same_cause() == Some(true)
+}
+
+fn cause_of(reason: &Reason) -> Option<&Cause> {
+    match reason {
+        Reason::Unavailable { cause, .. } => Some(cause),
+        Reason::Message { cause, .. } => cause.as_ref(),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use postrider_core::{envelope::MessageId, standstill::MessageState};
+
     use super::*;
     use crate::relay::lane::ticks;
+
+    #[test]
+    fn a_breaker_that_opens_is_no_other_cause() {
+        let cause = |code: &str| Cause::new(code, "of now");
+        let outage = |code: &str| Reason::Unavailable { cause: cause(code), failing: None, seconds_left: None };
+        let waits = |cause: Option<Cause>| {
+            let (message, state) = (MessageId::generate(), MessageState::Retry);
+            Reason::Message { message, state, attempts: 0, cause }
+        };
+        let throttled = Reason::Throttled { seconds_left: None };
+        let same = [
+            (waits(Some(cause("timeout"))), outage("timeout")),
+            (outage("timeout"), waits(Some(cause("timeout")))),
+            (waits(None), waits(Some(cause("timeout")))),
+            (outage("connect"), outage("timeout")),
+        ];
+        let others = [
+            (waits(Some(cause("http-400"))), outage("connect")),
+            (waits(None), outage("connect")),
+            (outage("connect"), throttled.clone()),
+            (throttled, waits(None)),
+        ];
+        assert!(same.iter().all(|(before, now)| is_same(before, now)));
+        assert!(!others.iter().any(|(before, now)| is_same(before, now)));
+    }
 
     #[test]
     fn what_was_said_is_told_as_it_is_when_it_is_told() {

@@ -28,6 +28,7 @@ on_every_store!(
     a_cause_does_not_answer_for_the_time_of_another,
     a_scheduled_message_says_when,
     a_refused_message_says_how_often_and_why,
+    a_refused_message_behind_an_outage_says_what_it_waits_for,
     a_dead_message_and_those_behind_it_are_told_apart,
     a_held_message_names_the_head_of_its_own_key_however_many_are_scheduled_before_it,
     in_total_order_a_held_message_names_the_head_of_another_key,
@@ -184,6 +185,29 @@ async fn a_refused_message_says_how_often_and_why(place: Place) {
         "{finding:?}"
     );
     relay.drained().await;
+}
+
+/// Its own time has come long since: what it waits for is the next try of the destination.
+async fn a_refused_message_behind_an_outage_says_what_it_waits_for(place: Place) {
+    let (broker, hour) = (Broker::new(), Duration::from_hours(1));
+    broker.reject(&["a1"]);
+    let id = one(&place, "a1");
+    let backoff = postrider::core::retry::Backoff::Fixed { wait: Duration::from_secs(1) };
+    let soon = RetryPolicy { backoff, ..retries(1_000) };
+    let relay = Running::start(&place.log, [route("all", &broker).retry(soon).breaker(hour, hour)]);
+    finding(&place, id, "retrying").await;
+    broker.answer(|_| Outcome::Unavailable(cause("down")));
+    one(&place, "b1");
+    let mut told = Vec::new();
+    until("an outage, and the time of the next attempt", async || {
+        told = found(&place, id).await;
+        told.last().is_some_and(|own| own.what.contains("has come, and it goes when its route does"))
+    })
+    .await;
+    let [outage, own] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((outage.code, own.code), ("unavailable", "retrying"));
+    assert!(outage.what.contains("; it is tried again at 20") && !own.what.contains("0ms"), "{told:?}");
+    relay.crash().await;
 }
 
 async fn a_dead_message_and_those_behind_it_are_told_apart(place: Place) {

@@ -8,6 +8,7 @@ use postrider::{
         BoxFuture, admin::Actor, capability::PublisherCapabilities, log::RecordRef, parked::ParkedState,
         transport::Publisher,
     },
+    diagnosis::why,
 };
 use postrider_testkit::fault::{Fault, FaultyPublisher, Mix};
 
@@ -17,6 +18,7 @@ on_every_store!(
     an_outage_spends_no_attempts_and_ends_by_itself,
     an_outage_is_told_in_the_store,
     a_stop_during_an_outage_does_not_wait_for_its_end,
+    messages_of_one_destination_wait_for_it_and_others_go_on,
 );
 
 fn faulty(broker: &Broker) -> (FaultyPublisher, postrider_testkit::fault::PublisherFaults) {
@@ -85,6 +87,38 @@ async fn a_stop_during_an_outage_does_not_wait_for_its_end(place: Place) {
     let relay = Running::start(&place.log, [quick(broker.clone())]);
     until("everything to arrive", async || broker.arrived().len() == 2).await;
     relay.drained().await;
+}
+
+async fn messages_of_one_destination_wait_for_it_and_others_go_on(place: Place) {
+    let broker = Broker::new();
+    broker.answer(|record| match record.envelope.payload.starts_with(b"x") {
+        true => Outcome::Unavailable(cause("no-queue")),
+        false => Outcome::Durable,
+    });
+    let head = message("x1");
+    let id = head.id;
+    place.commit(vec![head, message("x2"), message("a1")]);
+    let relay = Running::start(&place.log, [quick(broker.clone()).retry(retries(1))]);
+    let told = Seen::SetAside(id, "no-queue".to_owned());
+    let mut n = 1;
+    until("it to be set aside", async || {
+        n += 1;
+        place.commit_labels(&[&format!("a{n}")]);
+        relay.observed().has(&told)
+    })
+    .await;
+    until("the cursor to pass all", async || place.status("all").await.pending == 0).await;
+    assert_eq!(place.status("all").await.parked.dead, 0);
+    until("why", async || {
+        let findings = why(&*place.admin, id).await.unwrap();
+        findings.iter().any(|finding| finding.code == "destination-unavailable" && finding.what.contains("no-queue: "))
+    })
+    .await;
+    broker.accept();
+    until("all to arrive", async || broker.has("x2")).await;
+    let observed = relay.drained().await;
+    assert_eq!(broker.arrived_of("x"), ["x1", "x2"]);
+    assert_eq!(observed.count(no_harm), 0, "an outage spends no attempts: {:?}", observed.all());
 }
 
 /// Whoever shows that a destination takes nothing must learn that nobody waits for it any more.

@@ -14,7 +14,8 @@ use postrider_core::{
     envelope::{Envelope, MessageId},
     key::OrderingKey,
     lease::{LaneId, NodeId, Reader, Replay},
-    log::Record,
+    left::lane_that_passed,
+    log::{Cursor, Record},
     parked::{Cause, Ordinal, ParkedState},
     time::Timestamp,
 };
@@ -22,7 +23,7 @@ use postrider_core::{
 use crate::{
     MemoryStore,
     parked::Row,
-    records::Selection,
+    records::{Selection, position},
     state::{Lane, Route, State, unknown},
 };
 
@@ -246,6 +247,7 @@ impl State {
             route: Arc::clone(name),
             replay_of: route.reader.replay.as_ref().map(|replay| Arc::clone(&replay.of)),
             topics: route.reader.topics.to_string(),
+            left: route.asked.left().to_vec(),
             order: route.reader.order,
             paused: route.paused.clone(),
             pending,
@@ -303,15 +305,16 @@ impl State {
     fn message(&self, id: MessageId, now: Timestamp) -> MessageTrace {
         let found = self.records.find(id);
         let mut passed = Vec::new();
-        if let Some((position, _)) = found {
+        if let Some((at, record)) = found {
             for (name, route, number, lane) in self.lanes() {
                 let of_lane = Some((number, route.lane_count()));
                 let selection = Selection { reader: &route.reader, lane: of_lane, end: route.end };
-                if self.records.iterate(&selection, position - 1).next().is_some_and(|(next, _, _)| next == position) {
+                if self.records.iterate(&selection, at - 1).next().is_some_and(|(next, _, _)| next == at) {
                     let lane_id = LaneId { route: Arc::clone(name), number };
-                    passed.push((lane_id, position <= lane.cursor));
+                    passed.push((lane_id, at <= lane.cursor));
                 }
             }
+            passed.extend(self.passed_once(at, &record.envelope));
         }
         let of_message = ParkedFilter { id: Some(id), ..ParkedFilter::default() };
         MessageTrace {
@@ -361,6 +364,7 @@ impl State {
         let passed = readers.map(|(route, _, lane_number, lane)| {
             (LaneId { route: Arc::clone(route), number: lane_number }, number <= lane.cursor)
         });
+        let passed = passed.chain(self.passed_once(number, &record.envelope));
         LogRecord {
             number,
             id: *id,
@@ -372,6 +376,19 @@ impl State {
             expires_at: *expires_at,
             passed: passed.collect(),
         }
+    }
+
+    /// The lanes that have passed a record when their routes read its topic, which they do no longer.
+    fn passed_once(&self, number: u64, envelope: &Envelope) -> impl Iterator<Item = (LaneId, bool)> {
+        let Envelope { id, topic, key, .. } = envelope;
+        let key = key.as_ref().map(|key| key.as_str().as_bytes());
+        self.routes.iter().filter(move |(_, route)| !route.reader.topics.matches(topic)).filter_map(
+            move |(name, route)| {
+                let has_passed = |cursor: &Cursor| position(cursor).is_ok_and(|at| number <= at);
+                let lane = lane_that_passed(route.asked.left(), topic, key, &id.0, has_passed)?;
+                Some((LaneId { route: Arc::clone(name), number: lane }, true))
+            },
+        )
     }
 
     fn redrive(&mut self, filter: &ParkedFilter, actor: &Actor, now: Timestamp) -> u64 {

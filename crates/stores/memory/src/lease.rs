@@ -7,7 +7,10 @@ use postrider_core::{
     time::Timestamp,
 };
 
-use crate::state::{KnownNode, Lane, Route, State};
+use crate::{
+    records::cursor,
+    state::{KnownNode, Lane, Route, State},
+};
 
 impl State {
     pub(crate) fn register(&mut self, node: &Node, routes: &[RouteSpec], now: Timestamp) {
@@ -18,6 +21,10 @@ impl State {
             let mut asked = known.map(|route| route.asked.clone()).unwrap_or_default();
             let has = known.map(|route| (&*route.reader, route.lane_count()));
             let wanted = asked.hear(node.id, spec, has, &live);
+            if let Some(route) = known {
+                let cursors: Vec<_> = route.lanes.iter().map(|lane| cursor(lane.cursor)).collect();
+                asked.let_go(&route.reader, &wanted, &cursors, now);
+            }
             self.register_route(&wanted);
             self.routes.get_mut(&spec.name).expect("it was just registered").asked = asked;
         }

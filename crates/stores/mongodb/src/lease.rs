@@ -15,6 +15,7 @@ use postrider_core::{
     lease::{
         Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
     },
+    log::Cursor,
     standstill::Standstill,
     time::Timestamp,
 };
@@ -58,7 +59,7 @@ pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beg
     let now = see(db, node).await?;
     let live = live_nodes(db, now).await?;
     for spec in routes {
-        register_route(db, node.id, spec, &live, beginning).await?;
+        register_route(db, node.id, spec, &live, beginning, now).await?;
     }
     Ok(())
 }
@@ -79,13 +80,18 @@ async fn register_route(
     spec: &RouteSpec,
     live: &[NodeStanding],
     beginning: &Beginning,
+    now: Timestamp,
 ) -> Work<()> {
     spec.check()?;
     let known = Route::find(db, &spec.name).await?;
     let stored = route::asked(db, &spec.name).await?;
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
-    change_route(db, &asked.hear(node, spec, has, live), known.as_ref(), beginning).await?;
+    let wanted = asked.hear(node, spec, has, live);
+    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
+        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+    }
+    change_route(db, &wanted, known.as_ref(), beginning).await?;
     let asked = asked.encode();
     if stored.as_deref() != Some(&*asked) {
         let change = doc! { "$set": { "asked": asked } };
@@ -101,7 +107,8 @@ async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>, begi
     if known.is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
-    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
+    let (name, lanes, left) = (Arc::clone(&spec.name), spec.lanes, Vec::new());
+    let route = Route { name, lanes, paused: None, reader, replay_end: None, left };
     route.save(db, beginning).await?;
     let Beginning { committed, overlap, .. } = *beginning;
     let begin = match (known, spec.start) {
@@ -121,6 +128,12 @@ async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>, begi
     };
     drop_lanes(db, &spec.name).await?;
     add_lanes(db, &spec.name, spec.lanes, &begin).await
+}
+
+/// Where each lane is, by number.
+async fn cursors(db: &mut Db, route: &str) -> Work<Vec<Cursor>> {
+    let lanes = db.find("lane", Find::new(doc! { "route": route }).sort(doc! { "number": 1 })).await?;
+    lanes.iter().map(|lane| Ok(position(lane)?.encode())).collect()
 }
 
 /// Free lanes under a fresh epoch, all at the same place.

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
     Error, ErrorKind,
+    asked::Asked,
     lease::{Order, Reader, Replay},
+    left::Left,
     topic::TopicFilter,
 };
 
@@ -25,6 +27,8 @@ pub(crate) struct Route {
     pub(crate) reader: Reader,
     /// For a replay: the point up to which it reads.
     pub(crate) replay_end: Option<Tick>,
+    /// What it read and no longer does.
+    pub(crate) left: Vec<Left>,
 }
 
 impl Route {
@@ -71,6 +75,7 @@ impl Route {
             paused: text_opt(document, "paused_by").map(|by| (by.to_owned(), reason)),
             reader: Reader { topics, order, replay },
             replay_end: point(document, "replay_end"),
+            left: Asked::decode_left(text_opt(document, "asked")),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::{
     dialect::{Mysql, PREFIX},
     durable::Durable,
     error::{Fault, Work, from_mysql},
-    migrations,
+    locked, migrations,
     order::Ahead,
     planted::Plant,
     pool::{Lent, Pool, pool},
@@ -43,6 +43,11 @@ const SESSION: [&str; 3] = [
 /// server tells when transactions began by the time of its machine, so that is the time that they are compared with.
 pub(crate) const OWN_SESSION: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50, time_zone = 'SYSTEM', \
      wait_timeout = 60 /*M!100300 , idle_transaction_timeout = 20 */";
+
+/// For an operator's change, which tells its operator who keeps a lock instead of waiting for it like a relay; and what the
+/// session has again afterwards.
+pub(crate) const IMPATIENT: &str = "SET SESSION lock_wait_timeout = 10, innodb_lock_wait_timeout = 10";
+pub(crate) const PATIENT: &str = "SET SESSION lock_wait_timeout = 50, innodb_lock_wait_timeout = 50";
 
 /// Options of a store. Made by [`MysqlStore::builder`].
 #[derive(Clone)]
@@ -125,7 +130,8 @@ impl Builder {
         let mut db = Db::alone(pool.get().await?, dialect);
         Settings::of(&mut db).await?.check()?;
         if self.migrate {
-            migrations::apply(&mut db, None).await?;
+            let connect = || async move { Ok(Db::alone(pool.get().await?, dialect)) };
+            locked::told("migrate", connect, migrations::apply(&mut db, None)).await?;
         } else {
             migrations::check(&mut db).await?;
         }

@@ -11,6 +11,7 @@ use mysql_async::{
 use postrider_core::{Error, ErrorKind, enlist::Batch, lease::Lease, time::Timestamp};
 
 use crate::{
+    config::{IMPATIENT, PATIENT},
     dialect::Mysql,
     enlist::mysql_async::insert,
     error::{Work, corrupt},
@@ -57,6 +58,8 @@ pub(crate) struct Db {
     /// Gone when it is dropped.
     connection: Option<Lent>,
     state: State,
+    /// Whether its session waits for locks as an operator does.
+    impatient: bool,
     pub(crate) dialect: Mysql,
 }
 
@@ -73,7 +76,7 @@ enum State {
 
 impl Db {
     pub(crate) fn alone(connection: Lent, dialect: &Mysql) -> Self {
-        Self { connection: Some(connection), state: State::Alone, dialect: dialect.clone() }
+        Self { connection: Some(connection), state: State::Alone, impatient: false, dialect: dialect.clone() }
     }
 
     /// Begins a transaction by these statements.
@@ -84,6 +87,13 @@ impl Db {
             answered(db.connection().query_drop(*sql)).await?;
         }
         db.state = State::Transaction;
+        Ok(db)
+    }
+
+    /// Begins a transaction that waits for locks only as long as an operator does.
+    pub(crate) async fn begin_impatiently(connection: Lent, dialect: &Mysql) -> Work<Self> {
+        let mut db = Self::begin(connection, dialect, &[IMPATIENT, "START TRANSACTION"]).await?;
+        db.impatient = true;
         Ok(db)
     }
 
@@ -105,6 +115,12 @@ impl Db {
         if self.state == State::Transaction {
             self.state = State::Doubtful;
             answered(self.connection().query_drop(sql)).await?;
+            if std::mem::take(&mut self.impatient) {
+                // What is done is done; a session that stays impatient is not used again.
+                if answered(self.connection().query_drop(PATIENT)).await.is_err() {
+                    return Ok(());
+                }
+            }
             self.state = State::Alone;
         }
         Ok(())

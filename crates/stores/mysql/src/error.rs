@@ -9,7 +9,7 @@ use postrider_core::{Error, ErrorKind};
 /// A lock that was not to be had in time.
 const LOCK_TIMEOUT: u16 = 1205;
 
-/// How long is waited for one, by the settings of our sessions.
+/// How long is waited for one, by the settings of our sessions; an operator's change waits for less.
 const LOCK_SECONDS: u32 = 50;
 
 /// What went wrong, before it has a name.
@@ -42,10 +42,15 @@ impl Fault {
             Self::Mysql(error) if is_lock_timeout(&error) => {
                 let what = "somebody keeps a lock; `postrider doctor` tells who, if anything waits for it by then";
                 let told = Error::new(ErrorKind::Unavailable, what).with("to", operation);
-                told.with("waited_seconds", LOCK_SECONDS).with("code", LOCK_TIMEOUT).caused_by(error)
+                told.with("waited_seconds_max", LOCK_SECONDS).with("code", LOCK_TIMEOUT).caused_by(error)
             }
             Self::Mysql(error) => from_mysql(error, operation),
         }
+    }
+
+    /// Whether somebody else has kept a lock for too long.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Mysql(error) if is_lock_timeout(error))
     }
 
     /// Whether the server has rolled the transaction back because two waited for each other.
@@ -111,10 +116,12 @@ mod tests {
         };
         let told = fault(LOCK_TIMEOUT).into_error("pause");
         assert_eq!(told.kind(), ErrorKind::Unavailable);
-        assert!(told.to_string().contains("waited_seconds: 50") && told.to_string().contains("pause"), "{told}");
+        assert!(told.to_string().contains("waited_seconds_max: 50") && told.to_string().contains("pause"), "{told}");
         assert!(!fault(1213).into_error("pause").to_string().contains("waited"), "only then");
         for setting in ["SESSION lock_wait_timeout", "innodb_lock_wait_timeout"] {
-            assert!(crate::config::OWN_SESSION.contains(&format!("{setting} = {LOCK_SECONDS}")), "{setting}");
+            for settings in [crate::config::OWN_SESSION, crate::config::PATIENT] {
+                assert!(settings.contains(&format!("{setting} = {LOCK_SECONDS}")), "{setting}");
+            }
         }
     }
 

@@ -14,13 +14,14 @@ use postrider_core::{
     lease::{
         Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
     },
+    log::Cursor,
     standstill::Standstill,
     time::Timestamp,
 };
 use uuid::Uuid;
 
 use crate::{
-    clock,
+    clock, cursor,
     db::{Db, bytes, get, values},
     error::{Work, corrupt},
     route::Route,
@@ -69,6 +70,8 @@ UPDATE {p}lane SET owner = NULL, expires_at = NULL
 
 const CURRENT: &str = "SELECT 1 FROM {p}lane WHERE route = ? AND number = ? AND epoch = ?";
 
+const PASSED: &str = "SELECT passed FROM {p}lane WHERE route = ? ORDER BY number";
+
 const LEAST: &str = "SELECT MIN(passed) FROM {p}lane WHERE route = ?";
 
 /// One fresh epoch for all lanes of a route, which are free afterwards.
@@ -91,12 +94,18 @@ pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec]) -> 
     see(db, node, now).await?;
     let live = live_nodes(db, now).await?;
     for spec in routes {
-        register_route(db, node.id, spec, &live).await?;
+        register_route(db, node.id, spec, &live, now).await?;
     }
     Ok(())
 }
 
-async fn register_route(db: &mut Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding]) -> Work<()> {
+async fn register_route(
+    db: &mut Db,
+    node: NodeId,
+    spec: &RouteSpec,
+    live: &[NodeStanding],
+    now: Timestamp,
+) -> Work<()> {
     spec.check()?;
     let known = Route::find(db, &spec.name).await?;
     let stored: Option<String> = match db.query_opt(ASKED, values![&*spec.name]).await? {
@@ -105,7 +114,12 @@ async fn register_route(db: &mut Db, node: NodeId, spec: &RouteSpec, live: &[Nod
     };
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
-    change_route(db, &asked.hear(node, spec, has, live), known.as_ref()).await?;
+    let wanted = asked.hear(node, spec, has, live);
+    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
+        db.lock_route(&known.name).await?;
+        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+    }
+    change_route(db, &wanted, known.as_ref()).await?;
     let asked = asked.encode();
     if stored.as_deref() != Some(&*asked) {
         db.execute(SET_ASKED, values![asked, &*spec.name]).await?;
@@ -123,7 +137,8 @@ async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>) -> W
     if known.is_some() {
         db.lock_route(&spec.name).await?;
     }
-    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
+    let (name, lanes, left) = (Arc::clone(&spec.name), spec.lanes, Vec::new());
+    let route = Route { name, lanes, paused: None, reader, replay_end: None, left };
     route.save(db).await?;
     let begin = match (known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
@@ -137,6 +152,12 @@ async fn change_route(db: &mut Db, spec: &RouteSpec, known: Option<&Route>) -> W
     };
     db.execute(DROP_LANES, values![&*spec.name]).await?;
     add_lanes(db, &spec.name, spec.lanes, begin).await
+}
+
+/// Where each lane is, by number. Under the route's lock.
+async fn cursors(db: &mut Db, route: &str) -> Work<Vec<Cursor>> {
+    let rows = db.query(PASSED, values![route]).await?;
+    rows.iter().map(|row| Ok(cursor::encode(get(row, 0)?))).collect()
 }
 
 /// Free lanes under a fresh epoch, all at the same place.

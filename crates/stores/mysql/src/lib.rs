@@ -70,6 +70,7 @@ mod wake;
 mod config;
 mod db;
 mod error;
+mod locked;
 pub mod migrations;
 pub mod planted;
 mod pool;
@@ -149,6 +150,11 @@ impl MysqlStore {
     /// A transaction at READ COMMITTED, as all our sessions are: what must not change in between is locked.
     async fn begin(&self) -> Work<Db> {
         Db::begin(self.0.pool.get().await?, &self.0.dialect, &["START TRANSACTION"]).await
+    }
+
+    /// The same for an operator's change, who does not wait for locks for as long as a relay.
+    async fn begin_impatiently(&self) -> Work<Db> {
+        Db::begin_impatiently(self.0.pool.get().await?, &self.0.dialect).await
     }
 
     /// On one consistent state of the database, and without changing it.

@@ -5,18 +5,23 @@ use std::{collections::BTreeMap, sync::Arc};
 use mysql_async::Row;
 use postrider_core::{
     Error, ErrorKind,
-    lease::{Order, Reader, Replay},
+    asked::Asked,
+    lease::{LaneId, Order, Reader, Replay},
+    left::{Left, lane_that_passed},
+    log::Cursor,
     topic::TopicFilter,
 };
+use uuid::Uuid;
 
 use crate::{
+    cursor,
     db::{Db, get, values},
     error::{Work, corrupt},
 };
 
 /// The columns of a route, as [`Route::from_row`] wants them.
-const COLUMNS: &str =
-    "name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end";
+const COLUMNS: &str = "name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end, \
+     asked";
 
 const SAVE: &str = "
 INSERT INTO {p}route (name, topics, ordering, lanes, replay_of, replay_filter, replay_rate, replay_end)
@@ -40,6 +45,8 @@ pub(crate) struct Route {
     pub(crate) reader: Reader,
     /// For a replay: the place of the last record that it reads.
     pub(crate) replay_end: Option<i64>,
+    /// What it read and no longer does.
+    pub(crate) left: Vec<Left>,
 }
 
 impl Route {
@@ -62,6 +69,16 @@ impl Route {
     /// The route through whose publisher it goes.
     pub(crate) fn served_by(&self) -> &Arc<str> {
         self.reader.replay.as_ref().map_or(&self.name, |replay| &replay.of)
+    }
+
+    /// The lane that had passed a record when the route let go of its topic, if one had.
+    pub(crate) fn passed_once(&self, place: i64, topic: &str, key: Option<&[u8]>, id: &Uuid) -> Option<(LaneId, bool)> {
+        if self.reader.topics.matches(topic) {
+            return None;
+        }
+        let has_passed = |at: &Cursor| cursor::decode(at).is_ok_and(|at| place <= at);
+        let number = lane_that_passed(&self.left, topic, key, id, has_passed)?;
+        Some((LaneId { route: Arc::clone(&self.name), number }, true))
     }
 
     fn from_row(row: &Row) -> Work<Self> {
@@ -87,6 +104,7 @@ impl Route {
             paused: get::<Option<String>>(row, 4)?.map(|by| (by, reason)),
             reader: Reader { topics, order, replay },
             replay_end: get(row, 9)?,
+            left: Asked::decode_left(get::<Option<String>>(row, 10)?.as_deref()),
         })
     }
 

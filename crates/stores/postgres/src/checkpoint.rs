@@ -49,6 +49,19 @@ SELECT $1, $2, coalesce(max(n), 0) + 1,
  WHERE route = $1 AND number = $2
 RETURNING epoch";
 
+/// The same of a lane that goes on where it is. One statement, which sees one newest checkpoint: a settlement that comes between
+/// would otherwise be undone by a cursor that was read before it.
+const GO_ON: &str = "
+INSERT INTO {checkpoint} (route, number, n, epoch, settled, lo, cursor)
+SELECT $1, $2, newest.n + 1,
+       greatest(newest.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0, newest.lo, newest.cursor
+  FROM (SELECT n, epoch, lo, cursor
+          FROM {checkpoint}
+         WHERE route = $1 AND number = $2
+         ORDER BY n DESC
+         LIMIT 1) AS newest
+RETURNING epoch";
+
 /// All but the newest.
 const TIDY: &str = "
 DELETE FROM {checkpoint} AS old
@@ -119,11 +132,19 @@ pub(crate) async fn begin(db: &Db<'_>, route: &str, number: u32, lo: i64, cursor
     Ok(epoch(row.try_get(0)?))
 }
 
+/// Begins a new epoch of a lane, where it is. `None`: it has no checkpoint.
+///
+/// # Errors
+/// A unique violation if somebody else has written a checkpoint meanwhile: the transaction is repeated.
+pub(crate) async fn go_on(db: &Db<'_>, route: &str, number: u32) -> Work<Option<Epoch>> {
+    let row = db.query_opt(GO_ON, &[&route, &i64::from(number)]).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?.map(epoch))
+}
+
 /// Ends a lane: whoever still holds a lease on it is fenced. Its cursor stays, in case the lane comes back, and nothing else
 /// does: nobody tidies up behind a lane that is not there.
 pub(crate) async fn end(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
-    if let Some(newest) = Checkpoint::newest(db, route, number).await? {
-        begin(db, route, number, newest.lo, &newest.cursor).await?;
+    if go_on(db, route, number).await?.is_some() {
         tidy(db, route, number).await?;
     }
     Ok(())

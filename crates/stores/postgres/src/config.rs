@@ -142,6 +142,7 @@ impl Builder {
             session: tokio::sync::Mutex::new(None),
             lanes: Lanes::default(),
             dues: Together::default(),
+            floors: Lanes::default(),
             emptied: Emptied::default(),
             waker: Waker::new(),
         })))

@@ -26,6 +26,9 @@ pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 /// The same for retention, which may have a large leaf to count.
 pub(crate) const PURGE_PATIENCE: Duration = Duration::from_mins(10);
 
+/// What the lock on a route is called.
+const ROUTE: &str = "route";
+
 /// What a statement binds.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -110,7 +113,7 @@ impl<'a> Db<'a> {
     /// Everything that changes a route's lanes or parked rows does so under this lock, so that the head of a line, which
     /// is marked, is found by one transaction at a time.
     pub(crate) async fn lock_route(&self, route: &str) -> Work<()> {
-        self.lock("route", route).await
+        self.lock(ROUTE, route).await
     }
 }
 
@@ -140,6 +143,11 @@ impl<'a> Alone<'a> {
 
     pub(crate) async fn query_opt(&self, sql: &str, parameters: Parameters<'_>) -> Work<Option<Row>> {
         Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    /// The number of the lock that [`Db::lock_route`] takes.
+    pub(crate) fn route_lock(&self, route: &str) -> i64 {
+        self.dialect.lock(ROUTE, route)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Due: parked rows that may run now, and which keys have a line at all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{self, Duration},
+};
 
 use postrider_core::{
     Error,
@@ -15,14 +18,15 @@ use tokio_postgres::Row;
 use crate::{
     checkpoint::Checkpoint,
     db::{Alone, Db, unsigned},
-    error::Work,
+    error::{Fault, Work},
+    floor::Look,
     parked::ordinal,
     records::envelope,
     values::Instant,
 };
 
-/// Rows that wait for time alone, soonest first: one range of the index that holds only such rows. A route with several
-/// lanes steps over the rows of the others, page by page.
+/// Rows that wait for time alone, soonest first: one range of the index that holds only such rows, from the lane's floor on. A
+/// route with several lanes steps over the rows of the others, page by page.
 const WAKING: &str = "
 SELECT wake_at, ordinal, spread
   FROM {parked}
@@ -30,14 +34,16 @@ SELECT wake_at, ordinal, spread
  ORDER BY wake_at, ordinal
  LIMIT $5";
 
-/// The first rows of one line: one range of the index of lines.
+/// The first rows of one line: one range of the index of lines, from its head on, whose ordinal is known. Below it are those
+/// that are gone. Written so that no other index has this order: when all rows but a few are gone, every index looks alike to
+/// the planner.
 const LINE: &str = "
 SELECT ordinal, attempts, due_at, key_hash,
        id, topic, name, key, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
   FROM {parked}
- WHERE route = $1 AND key_hash = $2 AND in_line
- ORDER BY ordinal
- LIMIT $3";
+ WHERE route = $1 AND (key_hash, ordinal) >= ($2, $3) AND key_hash <= $2 AND in_line
+ ORDER BY key_hash, ordinal
+ LIMIT $4";
 
 /// One row by its primary key.
 const ROW: &str = "
@@ -53,12 +59,18 @@ SELECT key_hash, count(*)
  WHERE route = $1 AND in_line
  GROUP BY key_hash";
 
-/// Of each lane its epoch, and whether its route has a row that waits for time: both from one range of an index.
-const ANY: &str = "
+/// Of each lane its epoch, its route's first row that waits for time, from a floor on, and what the next floor is made of:
+/// when nobody had the route's lock, which is let go of with the end of the statement, and the time.
+const LOOK: &str = "
 SELECT newest.epoch,
-       EXISTS (SELECT 1 FROM {parked} WHERE route = lane.route AND in_line AND wake_at IS NOT NULL)
-       OR EXISTS (SELECT 1 FROM {parked} WHERE route = lane.route AND NOT in_line AND wake_at IS NOT NULL)
-  FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS lane (route, number, place)
+       least((SELECT wake_at FROM {parked}
+               WHERE route = lane.route AND in_line AND wake_at >= lane.floor ORDER BY wake_at LIMIT 1),
+             (SELECT wake_at FROM {parked}
+               WHERE route = lane.route AND NOT in_line AND wake_at >= lane.floor ORDER BY wake_at LIMIT 1)),
+       CASE WHEN pg_try_advisory_xact_lock_shared(lane.lock) THEN clock_timestamp() END,
+       clock_timestamp()
+  FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::bigint[])
+       WITH ORDINALITY AS lane (route, number, floor, lock, place)
   LEFT JOIN LATERAL (SELECT epoch
                        FROM {checkpoint} AS checkpoint
                       WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
@@ -66,30 +78,49 @@ SELECT newest.epoch,
                       LIMIT 1) AS newest ON true
  ORDER BY lane.place";
 
+/// What a lane asks: itself, and where its floor is.
+pub(crate) type Question = (LaneId, Timestamp);
+
 /// What is known of a lane that has a checkpoint.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Any {
+pub(crate) struct Looked {
     epoch: u64,
-    rows: bool,
+    first: Option<Timestamp>,
+    free_at: Option<Timestamp>,
+    now: Timestamp,
 }
 
 /// Of each lane, in the order of the lanes.
-pub(crate) async fn any(on: &Alone<'_>, lanes: &[LaneId]) -> Work<Vec<Option<Any>>> {
-    let routes: Vec<&str> = lanes.iter().map(|lane| &*lane.route).collect();
-    let numbers: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.number)).collect();
+pub(crate) async fn look(on: &Alone<'_>, lanes: &[Question]) -> Work<Vec<Option<Looked>>> {
+    let routes: Vec<&str> = lanes.iter().map(|(lane, _)| &*lane.route).collect();
+    let numbers: Vec<i64> = lanes.iter().map(|(lane, _)| i64::from(lane.number)).collect();
+    let floors: Vec<Instant> = lanes.iter().map(|(_, floor)| Instant(*floor)).collect();
+    let locks: Vec<i64> = routes.iter().map(|route| on.route_lock(route)).collect();
     let mut found = Vec::new();
-    for row in on.query(ANY, &[&routes, &numbers]).await? {
+    for row in on.query(LOOK, &[&routes, &numbers, &floors, &locks]).await? {
+        let instant = |column: usize| Ok::<_, Fault>(row.try_get::<_, Option<Instant>>(column)?.map(|at| at.0));
+        let (first, free_at) = (instant(1)?, instant(2)?);
+        let now = row.try_get::<_, Instant>(3)?.0;
         let epoch: Option<i64> = row.try_get(0)?;
-        let rows = row.try_get(1)?;
-        found.push(epoch.map(|epoch| Any { epoch: epoch.cast_unsigned(), rows }));
+        found.push(epoch.map(|epoch| Looked { epoch: epoch.cast_unsigned(), first, free_at, now }));
     }
     Ok(found)
 }
 
-/// The usual answer: nothing. `None`: there is something; [`due`] tells what.
-pub(crate) fn nothing(any: Option<Any>, lease: &Lease) -> Work<Option<DuePage>> {
-    let any = any.filter(|any| any.epoch == lease.epoch.0).ok_or_else(Error::fenced)?;
-    Ok((!any.rows).then(DuePage::default))
+impl Looked {
+    /// Refuses what was found for a lease that is over.
+    pub(crate) fn of(found: Option<Self>, lease: &Lease) -> Work<Self> {
+        Ok(found.filter(|found| found.epoch == lease.epoch.0).ok_or_else(Error::fenced)?)
+    }
+
+    /// The usual answer: nothing waits. Otherwise [`due`] tells what does.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn between(&self, asked_at: time::Instant, answered_at: time::Instant) -> Look {
+        Look { first: self.first, free_at: self.free_at, now: self.now, asked_at, answered_at }
+    }
 }
 
 /// Every key of the lease's lane that has a line.
@@ -104,12 +135,14 @@ pub(crate) async fn blocked(db: &Db<'_>, lease: &Lease) -> Work<Vec<BlockedKey>>
     Ok(blocked)
 }
 
-/// What may run now, longest due first, lines and timed rows alike.
-pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit) -> Work<DuePage> {
+/// What may run now, longest due first, lines and timed rows alike. No row of the route wakes before `floor`.
+pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit, floor: Timestamp) -> Work<DuePage> {
     Checkpoint::of(db, lease).await?;
     let now = db.now().await?;
-    let mut waiting = waiting(db, lease, true, limit.lines, now).await?;
-    waiting.extend(self::waiting(db, lease, false, limit.lines, now).await?);
+    let mut waiting = Vec::new();
+    for in_line in [true, false] {
+        waiting.extend(self::waiting(db, lease, in_line, limit.lines, now, floor).await?);
+    }
     waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
 
     let read = DueRead { db, lease, now };
@@ -120,7 +153,7 @@ pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit) -> Work<Due
             false
         } else if row.in_line {
             page.lines.len() < limit.lines as usize
-                && read.line(row.spread, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
+                && read.line(&row, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
         } else {
             page.timed.len() < limit.lines as usize
                 && read.timed(row.ordinal, &mut room).await?.map(|row| page.timed.push(row)).is_some()
@@ -143,9 +176,17 @@ struct Waiting {
 }
 
 /// Those of the lease's lane that are due, one more than asked for if there is one, or else the next to come due.
-async fn waiting(db: &Db<'_>, lease: &Lease, in_line: bool, limit: u32, now: Timestamp) -> Work<Vec<Waiting>> {
+async fn waiting(
+    db: &Db<'_>,
+    lease: &Lease,
+    in_line: bool,
+    limit: u32,
+    now: Timestamp,
+    floor: Timestamp,
+) -> Work<Vec<Waiting>> {
     let mut waiting = Vec::new();
-    let mut after = (Instant(Timestamp::from_micros(i64::MIN)), 0_i64);
+    // Ordinals begin with 1.
+    let mut after = (Instant(floor), 0_i64);
     let page = i64::from(limit).saturating_mul(i64::from(lease.lanes)).saturating_add(1).min(WAKING_PAGE_MAX);
     // Ends with the rows, with enough of them, or with the first that is not due.
     loop {
@@ -181,10 +222,10 @@ struct DueRead<'a> {
 
 impl DueRead<'_> {
     /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
-    async fn line(&self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
-        let per_line = per_line.max(1);
+    async fn line(&self, head: &Waiting, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
+        let (per_line, key) = (per_line.max(1), head.spread);
         let route = &*self.lease.lane.route;
-        let rows = self.db.query(LINE, &[&route, &key.as_i64(), &(i64::from(per_line) + 1)]).await?;
+        let rows = self.db.query(LINE, &[&route, &key.as_i64(), &head.ordinal, &(i64::from(per_line) + 1)]).await?;
         let mut line = DueLine { key, rows: Vec::new(), more: false };
         for row in rows {
             let due = row.try_get::<_, Option<Instant>>(2)?.is_some_and(|at| at.0 <= self.now);

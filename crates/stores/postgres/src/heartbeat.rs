@@ -33,9 +33,12 @@ WITH owned AS MATERIALIZED (
      WHERE lane.route = owned.route AND lane.number = owned.number
     RETURNING lane.route, lane.number, lane.epoch
 ), seen AS (
-    INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at)
+    INSERT INTO {node} AS node (id, name, routes, lease_life, standstills, seen_at)
     VALUES ($1, $2, $3, $4, $5, clock_timestamp())
-        ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = clock_timestamp()
+        ON CONFLICT (id) DO UPDATE
+       SET name = $2, routes = $3, lease_life = $4, standstills = $5,
+           seen_at = CASE WHEN node.seen_at > clock_timestamp() + interval '1 second' THEN node.seen_at
+                          ELSE clock_timestamp() END
     RETURNING leaving
 ), dead AS MATERIALIZED (
     SELECT id
@@ -45,7 +48,8 @@ WITH owned AS MATERIALIZED (
 ), forgotten AS (
     DELETE FROM {node} WHERE id IN (SELECT id FROM dead)
 )
-SELECT $1, NULL, NULL, NULL::bigint, NULL, NULL::uuid, NULL::bigint, leaving
+SELECT $1, NULL, NULL, NULL::bigint, NULL, NULL::uuid,
+       (SELECT count(*) FROM {node} WHERE seen_at > clock_timestamp() + interval '1 second'), leaving
   FROM seen
  UNION ALL
 SELECT id, routes, NULL, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::boolean
@@ -67,15 +71,17 @@ SELECT NULL, topics, name, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::b
   FROM {route}
  WHERE replay_of IS NULL";
 
-/// If the future is dropped, the leases are extended or not.
-pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
+/// With the roster comes whether the server's clock has gone back, see [`crate::clock`]: until that is put right, the node's own
+/// `seen_at` stays where it is. If the future is dropped, the leases are extended or not.
+pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<(Roster, bool)> {
     let Said { routes, life, standstills } = Said::of(node);
-    let mut roster = Roster::default();
+    let (mut roster, mut is_ahead) = (Roster::default(), false);
     roster.nodes.push(NodeStanding { id: node.id, routes: node.routes.clone() });
     for row in on.query(HEARTBEAT, &[&node.id.0, &node.name, &routes, &life, &standstills]).await? {
         if let Some(id) = row.try_get::<_, Option<Uuid>>(0)? {
             if NodeId(id) == node.id {
                 roster.leave = row.try_get(7)?;
+                is_ahead = row.try_get::<_, i64>(6)? > 0;
                 continue;
             }
             roster.nodes.push(NodeStanding { id: NodeId(id), routes: names(row.try_get(1)?)? });
@@ -97,5 +103,5 @@ pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<Roster> {
     roster.nodes.sort_by_key(|node| node.id);
     roster.routes.sort_by(|one, other| one.route.cmp(&other.route));
     roster.lanes.sort_by(|one, other| one.lane.cmp(&other.lane));
-    Ok(roster)
+    Ok((roster, is_ahead))
 }

@@ -25,6 +25,14 @@ impl<T> Lanes<T> {
         (epoch == lease.epoch).then_some(remembered)
     }
 
+    /// What is remembered for this lease, which stays.
+    pub(crate) fn get(&self, lease: &Lease) -> Option<T>
+    where
+        T: Copy,
+    {
+        self.lanes().get(&lease.lane).filter(|(epoch, _)| *epoch == lease.epoch).map(|(_, remembered)| *remembered)
+    }
+
     pub(crate) fn remember(&self, lease: &Lease, what: T) {
         self.lanes().insert(lease.lane.clone(), (lease.epoch, what));
     }
@@ -76,6 +84,7 @@ mod tests {
     fn what_was_learnt_under_another_epoch_does_not_count() {
         let lanes = Lanes::default();
         lanes.remember(&lease(0, 1), 'x');
+        assert_eq!((lanes.get(&lease(0, 2)), lanes.get(&lease(0, 1))), (None, Some('x')));
         assert_eq!(lanes.take(&lease(0, 2)), None);
         lanes.remember(&lease(0, 2), 'y');
         assert_eq!(lanes.take(&lease(0, 2)), Some('y'));

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     checkpoint::{self, Checkpoint},
+    clock,
     cursor::Position,
     db::{Db, unsigned},
     error::{Work, corrupt},
@@ -74,17 +75,24 @@ SELECT lane.route, lane.number, lane.owner, lane.expires_at, lane.epoch, newest.
                       LIMIT 1) AS newest
  ORDER BY lane.route, lane.number";
 
+/// See [`crate::clock`].
+pub(crate) async fn catch_up(db: &Db<'_>) -> Work<()> {
+    db.lock("readers", "").await?;
+    clock::catch_up(db).await
+}
+
 /// `begin_now` is where a route begins that begins now. It was taken before this transaction.
 pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], begin_now: Option<&Position>) -> Work<()> {
     // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock("readers", "").await?;
+    clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
     let live = live_nodes(db, now).await?;
     let mut specs: Vec<&RouteSpec> = routes.iter().collect();
     specs.sort_by_key(|spec| &spec.name);
     for spec in specs {
-        register_route(db, node.id, spec, &live, begin_now).await?;
+        register_route(db, node.id, spec, &live, begin_now, now).await?;
     }
     Ok(())
 }
@@ -100,6 +108,7 @@ async fn register_route(
     spec: &RouteSpec,
     live: &[NodeStanding],
     begin_now: Option<&Position>,
+    now: Timestamp,
 ) -> Work<()> {
     spec.check()?;
     let known = Route::find(db, &spec.name).await?;
@@ -109,7 +118,12 @@ async fn register_route(
     };
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
-    change_route(db, &asked.hear(node, spec, has, live), begin_now).await?;
+    let wanted = asked.hear(node, spec, has, live);
+    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
+        db.lock_route(&known.name).await?;
+        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+    }
+    change_route(db, &wanted, begin_now).await?;
     let asked = asked.encode();
     if stored.as_deref() != Some(&*asked) {
         db.execute(SET_ASKED, &[&&*spec.name, &asked]).await?;
@@ -129,17 +143,19 @@ async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position
     if is_as_before(known.as_ref(), spec, &reader) {
         return Ok(());
     }
+    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
+    let numbers = lane_numbers(db, &spec.name).await?;
+    drop_lanes(db, &spec.name).await?;
     let begin: Vec<Cursor> = match (&known, spec.start) {
         // Only the filter has changed: every lane goes on where it is.
-        (Some(known), _) if known.lanes == spec.lanes => cursors(db, &spec.name).await?,
-        (Some(_), _) => everywhere(spec, least(db, &spec.name).await?),
+        (Some(known), _) if known.lanes == spec.lanes => cursors_of(db, &spec.name, &numbers).await?,
+        (Some(_), _) => everywhere(spec, least(&spec.name, &cursors_of(db, &spec.name, &numbers).await?)?),
         (None, Start::Oldest) => everywhere(spec, Origin::of(db).await?.oldest().encode()),
         (None, Start::Now) => {
             everywhere(spec, begin_now.ok_or_else(|| corrupt("nobody knows where to begin"))?.encode())
         }
     };
-    drop_lanes(db, &spec.name).await?;
-    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader };
+    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, left: Vec::new() };
     route.save(db).await?;
     for (number, cursor) in (0..).zip(&begin) {
         add_lane(db, &spec.name, number, Position::decode(cursor)?.lo(), cursor).await?;
@@ -156,9 +172,8 @@ fn is_as_before(known: Option<&Route>, spec: &RouteSpec, reader: &Reader) -> boo
 }
 
 /// Where all lanes of a route have settled everything. A single lane's cursor stays as it is, byte for byte.
-async fn least(db: &Db<'_>, route: &str) -> Work<Cursor> {
-    let cursors = cursors(db, route).await?;
-    if let [only] = cursors.as_slice() {
+fn least(route: &str, cursors: &[Cursor]) -> Work<Cursor> {
+    if let [only] = cursors {
         return Ok(only.clone());
     }
     let lanes = cursors.iter().map(Position::decode).collect::<Result<Vec<_>, _>>()?;
@@ -170,8 +185,13 @@ async fn least(db: &Db<'_>, route: &str) -> Work<Cursor> {
 
 /// Where each lane is, by number.
 pub(crate) async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+    let numbers = lane_numbers(db, route).await?;
+    cursors_of(db, route, &numbers).await
+}
+
+async fn cursors_of(db: &Db<'_>, route: &str, numbers: &[u32]) -> Work<Vec<Cursor>> {
     let mut cursors = Vec::new();
-    for number in lane_numbers(db, route).await? {
+    for &number in numbers {
         let newest = Checkpoint::newest(db, route, number).await?;
         cursors.push(newest.ok_or_else(|| corrupt("a lane has no checkpoint"))?.cursor);
     }
@@ -230,7 +250,7 @@ impl Said {
 }
 
 /// Ten thousand years: an endless lease must not overflow the sum with an instant.
-const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
+pub(crate) const LIFE_MICROS_MAX: i64 = 10_000 * 366 * 86_400 * 1_000_000;
 
 /// One lane as it is stored.
 pub(crate) struct LaneRow {
@@ -276,9 +296,7 @@ pub(crate) async fn acquire(db: &Db<'_>, lane: &LaneId, node: &Node) -> Work<Opt
         return Ok(None);
     }
     let known = Route::find(db, route).await?.ok_or_else(|| unknown("route", route))?;
-    let newest =
-        Checkpoint::newest(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
-    let epoch = checkpoint::begin(db, route, lane.number, newest.lo, &newest.cursor).await?;
+    let epoch = checkpoint::go_on(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
     let until = Instant(now.saturating_add(node.lease_life));
     db.execute(TAKE, &[&route, &number, &epoch.0.cast_signed(), &node.id.0, &until]).await?;
     checkpoint::tidy(db, route, lane.number).await?;

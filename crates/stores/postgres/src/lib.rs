@@ -76,10 +76,12 @@ mod snapshot;
 
 mod checkpoint;
 mod due;
+mod floor;
 mod parked;
 mod purge;
 mod settle;
 
+mod clock;
 mod heartbeat;
 mod lease;
 mod route;
@@ -106,15 +108,12 @@ use std::{
 };
 
 use deadpool_postgres::{Object, Pool};
-use postrider_core::{
-    Result,
-    lease::{LaneId, Lease},
-    log::Cursor,
-};
+use postrider_core::{Result, lease::Lease, log::Cursor};
 
 use crate::{
     access::Access,
     error::{Fault, Work},
+    floor::Floor,
     lanes::Lanes,
     planted::Plant,
     read::Remembered,
@@ -151,7 +150,9 @@ struct Inner {
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     lanes: Lanes<Remembered>,
     /// Lanes that ask whether a parked row is due, all at once.
-    dues: Together<LaneId, Option<due::Any>>,
+    dues: Together<due::Question, Option<due::Looked>>,
+    /// How low each lane begins to look for due rows.
+    floors: Lanes<Floor>,
     /// What retention need not look at.
     emptied: purge::Emptied,
     waker: Waker,
@@ -228,6 +229,12 @@ impl PostgresStore {
                 Ok(new)
             }
         }
+    }
+
+    /// The number of the reader's session, if there is one that lives.
+    fn live_session(&self) -> Option<u64> {
+        let session = self.0.session.try_lock().ok()?;
+        session.as_ref().filter(|session| !session.is_over()).map(|session| session.number)
     }
 
     /// Takes out what is remembered of a lane, if it is for this cursor.

@@ -1,6 +1,8 @@
 //! The relay's side: each call is one transaction, except reading, which needs none. What is called all the time (heartbeat,
 //! due, settle, purge) is one statement in the usual case, when there is nothing to do but the one thing.
 
+use std::time::Instant;
+
 use deadpool_postgres::Object;
 use postrider_core::{
     BoxFuture, Result,
@@ -8,13 +10,15 @@ use postrider_core::{
     lease::{LaneId, Lease, Node, NodeId, Roster, RouteSpec, Start},
     log::{Cursor, Log, Page, PageLimit, Resumed, Retention, Settlement},
     parked::{DueLimit, DuePage},
+    time::Timestamp,
 };
 
 use crate::{
     PostgresStore,
     db::{ANSWER_PATIENCE, Alone, Db, PURGE_PATIENCE},
-    due,
+    due::{self, Looked},
     error::{Fault, Work},
+    floor::Floor,
     heartbeat, lease, observe, purge, read, settle,
 };
 
@@ -74,8 +78,15 @@ impl Log for PostgresStore {
         Box::pin(async move {
             let beat =
                 async |client: &mut Object| heartbeat::heartbeat(&Alone::new(client, &self.0.dialect), node).await;
-            let roster = self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))?;
+            let (roster, is_ahead) =
+                self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))?;
+            if is_ahead {
+                let caught_up: BoxFuture<'_, Result<()>> =
+                    transact!(self, in_time begin, "heartbeat", |db| lease::catch_up(&db));
+                caught_up.await?;
+            }
             self.0.lanes.keep_those_of(&roster);
+            self.0.floors.keep_those_of(&roster);
             Ok(roster)
         })
     }
@@ -98,22 +109,13 @@ impl Log for PostgresStore {
 
     fn due<'a>(&'a self, lease: &'a Lease, limit: DueLimit) -> BoxFuture<'a, Result<DuePage>> {
         Box::pin(async move {
-            let attempt = async {
-                let any = |lanes: Vec<LaneId>| -> BoxFuture<'_, Work<_>> {
-                    let any =
-                        async move |client: &mut Object| due::any(&Alone::new(client, &self.0.dialect), &lanes).await;
-                    Box::pin(self.in_time(ANSWER_PATIENCE, any))
-                };
-                due::nothing(self.0.dues.ask(lease.lane.clone(), any).await?, lease)
-            };
-            match attempt.await.map_err(|fault| fault.into_error("due"))? {
-                Some(nothing) => Ok(nothing),
-                None => {
-                    let due: BoxFuture<'_, Result<DuePage>> =
-                        transact!(self, in_time look, "due", |db| due::due(&db, lease, limit));
-                    due.await
-                }
+            let (is_nothing, floor) = self.look_for_due(lease).await.map_err(|fault| fault.into_error("due"))?;
+            if is_nothing {
+                return Ok(DuePage::default());
             }
+            let due: BoxFuture<'_, Result<DuePage>> =
+                transact!(self, in_time look, "due", |db| due::due(&db, lease, limit, floor));
+            due.await
         })
     }
 
@@ -158,5 +160,32 @@ impl Log for PostgresStore {
             // The sender lives as long as the store; if it went, waiting on would be as right as returning.
             let _ = changes.changed().await;
         })
+    }
+}
+
+impl PostgresStore {
+    /// Whether no row of the lease's route waits for time, and otherwise how low a read of such rows has to begin.
+    async fn look_for_due(&self, lease: &Lease) -> Work<(bool, Timestamp)> {
+        let look = |lanes: Vec<due::Question>| -> BoxFuture<'_, Work<_>> {
+            let look = async move |client: &mut Object| due::look(&Alone::new(client, &self.0.dialect), &lanes).await;
+            Box::pin(self.in_time(ANSWER_PATIENCE, look))
+        };
+        let session = self.live_session();
+        let mut known = self.0.floors.get(lease).filter(|floor| floor.is_of(session, Instant::now()));
+        // Ends with the second turn at the latest, which begins at the bottom.
+        loop {
+            let asked_at = Instant::now();
+            let found = self.0.dues.ask((lease.lane.clone(), Floor::start(known.as_ref())), look).await?;
+            let found = Looked::of(found, lease)?;
+            let look = found.between(asked_at, Instant::now());
+            if known.as_ref().is_some_and(|floor| !floor.holds(&look)) {
+                known = None;
+                continue;
+            }
+            if let Some(floor) = Floor::after(known.as_ref(), session, &look) {
+                self.0.floors.remember(lease, floor);
+            }
+            return Ok((found.is_nothing(), Floor::start(known.as_ref())));
+        }
     }
 }

@@ -5,8 +5,11 @@
 //! store's own mark and says nothing new. It is brought up to date for every key that a transaction touched, at its end,
 //! and it is what makes a due read one short range of an index, however many rows are held. Everything here happens under
 //! the route's lock: two transactions that each remove a row of one line would otherwise each mark the other's as head.
+//!
+//! **No `wake_at` is earlier than the moment at which its writer had the lock**, however long a row has been due by its own
+//! time: a due read begins where the last one found nothing left (see [`crate::floor`]).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use postrider_core::{
     key::{KeyHash, OrderingKey},
@@ -17,7 +20,12 @@ use postrider_core::{
 
 use crate::{db::Db, error::Work, values::Instant};
 
-const REMOVE: &str = "DELETE FROM {parked} WHERE ordinal = $1 AND route = $2 RETURNING in_line, key_hash";
+/// By the primary key. The route is compared so that no index serves for it: when all rows but a few are gone, every index
+/// looks alike to the planner, and most of them hold the entries of all that are gone.
+const REMOVE: &str = "
+DELETE FROM {parked}
+ WHERE ordinal = $1 AND route IS NOT DISTINCT FROM $2
+RETURNING in_line, key_hash, wake_at IS NOT NULL";
 
 /// The unique index on (id, route, seq) decides whether there is a row of that record already; that one stays as it is.
 /// Sorted, so that rows have their ordinals in the given order.
@@ -38,10 +46,11 @@ SELECT ordinal, $1, id, state, in_line, key_hash, spread, due_at, wake_at, attem
 
 const DRAW: &str = "SELECT nextval('{ordinal}') FROM generate_series(1, $1::bigint)";
 
+/// As above.
 const FIND: &str = "
-SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail
+SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail, wake_at IS NOT NULL
   FROM {parked}
- WHERE ordinal = $1 AND route = $2";
+ WHERE ordinal = $1 AND route IS NOT DISTINCT FROM $2";
 
 const CHANGE: &str = "
 UPDATE {parked}
@@ -49,18 +58,22 @@ UPDATE {parked}
        cause_detail = $9
  WHERE ordinal = $1";
 
-/// For each of these lines: the head has its own time as `wake_at`, and nobody else has any. One short range of the index
-/// of lines for each head; those behind it that are marked are found by the index of marks.
+/// For each of these lines: the head has a time to wake, if it waits for time, and nobody else has any. One short range of the
+/// index of lines for each head, above all that is known to be gone, and the primary key. No join, and in an order that no other
+/// index has, for the planner's sake, as above.
 const MARK_HEADS: &str = "
-UPDATE {parked} AS row
-   SET wake_at = head.due_at
-  FROM unnest($2::bigint[]) AS touched (key_hash)
- CROSS JOIN LATERAL (SELECT ordinal, due_at
-                       FROM {parked} AS line
-                      WHERE line.route = $1 AND line.key_hash = touched.key_hash AND line.in_line
-                      ORDER BY line.ordinal
-                      LIMIT 1) AS head
- WHERE row.ordinal = head.ordinal AND row.wake_at IS DISTINCT FROM head.due_at";
+UPDATE {parked}
+   SET wake_at = greatest(due_at, $4)
+ WHERE wake_at IS NULL AND due_at IS NOT NULL
+   AND ordinal = ANY (ARRAY (
+           SELECT head.ordinal
+             FROM unnest($2::bigint[], $3::bigint[]) AS touched (key_hash, lowest)
+            CROSS JOIN LATERAL (SELECT line.ordinal
+                                  FROM {parked} AS line
+                                 WHERE line.route = $1 AND line.in_line AND line.key_hash <= touched.key_hash
+                                   AND (line.key_hash, line.ordinal) >= (touched.key_hash, touched.lowest)
+                                 ORDER BY line.key_hash, line.ordinal
+                                 LIMIT 1) AS head))";
 
 /// Whoever was the head of this line is not, for a row with a lower ordinal enters it.
 const UNMARK_HEAD: &str = "
@@ -77,8 +90,12 @@ pub(crate) struct Rows<'a> {
     db: &'a Db<'a>,
     route: &'a str,
     now: Timestamp,
-    touched: BTreeSet<i64>,
+    /// By key: an ordinal below which its line has no row, and [`UNKNOWN`] where none is known.
+    touched: BTreeMap<i64, i64>,
 }
+
+/// Below all ordinals.
+const UNKNOWN: i64 = 0;
 
 /// What a row's state comes down to in columns.
 struct Columns<'a> {
@@ -91,22 +108,30 @@ struct Columns<'a> {
 
 impl Columns<'_> {
     /// A row in no line wakes by its own time. One in line does as the head only, which is seen to at the end.
-    fn wake_at(&self) -> Option<Instant> {
-        self.due_at.filter(|_| !self.in_line).map(Instant)
+    fn wake_at(&self, now: Timestamp) -> Option<Instant> {
+        self.due_at.filter(|_| !self.in_line).map(|at| Instant(at.max(now)))
     }
 }
 
 impl<'a> Rows<'a> {
     pub(crate) fn new(db: &'a Db<'a>, route: &'a str, now: Timestamp) -> Self {
-        Self { db, route, now, touched: BTreeSet::new() }
+        Self { db, route, now, touched: BTreeMap::new() }
+    }
+
+    /// The head of this key's line may be another one at the end. `head`: it was this one so far, so nothing is below.
+    fn touch(&mut self, key: i64, head: Option<i64>) {
+        let lowest = self.touched.entry(key).or_insert(UNKNOWN);
+        *lowest = head.map_or(*lowest, |head| head.max(*lowest));
     }
 
     /// Removes a row. One that is gone is skipped: `false`.
     pub(crate) async fn remove(&mut self, ordinal: Ordinal) -> Work<bool> {
         let removed = self.db.query_opt(REMOVE, &[&signed(ordinal), &self.route]).await?;
         let Some(row) = removed else { return Ok(false) };
-        if row.try_get(0)? {
-            self.touched.extend(row.try_get::<_, Option<i64>>(1)?);
+        if row.try_get(0)?
+            && let Some(key) = row.try_get::<_, Option<i64>>(1)?
+        {
+            self.touch(key, row.try_get::<_, bool>(2)?.then_some(signed(ordinal)));
         }
         Ok(true)
     }
@@ -120,8 +145,8 @@ impl<'a> Rows<'a> {
         let columns: Vec<Columns<'_>> =
             rows.iter().map(|(record, parked)| self.columns(parked, record.key, record.envelope.deliver_at)).collect();
         for ((record, _), columns) in rows.iter().zip(&columns) {
-            if columns.in_line {
-                self.touched.extend(record.key.map(KeyHash::as_i64));
+            if let Some(key) = record.key.filter(|_| columns.in_line) {
+                self.touch(key.as_i64(), None);
             }
         }
         macro_rules! each {
@@ -149,7 +174,7 @@ impl<'a> Rows<'a> {
                         record.key.unwrap_or_else(|| KeyHash::of(record.envelope.id.0.as_bytes())).as_i64()
                     }),
                     column!(|columns| columns.due_at.map(Instant)),
-                    column!(|columns| columns.wake_at()),
+                    column!(|columns| columns.wake_at(self.now)),
                     column!(|columns| i64::from(columns.attempts.unwrap_or(0))),
                     column!(|columns| columns.cause.map(|cause| cause.0)),
                     column!(|columns| columns.cause.map(|cause| cause.1)),
@@ -194,8 +219,8 @@ impl<'a> Rows<'a> {
     /// Marks the heads of all lines that were touched.
     pub(crate) async fn finish(self) -> Work<()> {
         if !self.touched.is_empty() {
-            let touched: Vec<i64> = self.touched.into_iter().collect();
-            self.db.execute(MARK_HEADS, &[&self.route, &touched]).await?;
+            let (keys, lowest): (Vec<i64>, Vec<i64>) = self.touched.into_iter().unzip();
+            self.db.execute(MARK_HEADS, &[&self.route, &keys, &lowest, &Instant(self.now)]).await?;
         }
         Ok(())
     }
@@ -218,15 +243,20 @@ impl<'a> Rows<'a> {
                     &columns.state.name(),
                     &columns.in_line,
                     &columns.due_at.map(Instant),
-                    &columns.wake_at(),
+                    &columns.wake_at(self.now),
                     &attempts,
                     &cause_code,
                     &cause_detail,
                 ],
             )
             .await?;
-        if columns.in_line || row.in_line {
-            self.touched.extend(key);
+        if let Some(key) = key.filter(|_| columns.in_line || row.in_line) {
+            self.touch(key, (row.in_line && row.wakes).then_some(signed(ordinal)));
+            if columns.in_line
+                && let Some(lowest) = self.touched.get_mut(&key)
+            {
+                *lowest = (*lowest).min(place);
+            }
         }
         Ok(())
     }
@@ -255,6 +285,7 @@ impl<'a> Rows<'a> {
             attempts: crate::db::unsigned(row.try_get(4)?),
             cause_code: row.try_get(5)?,
             cause_detail: row.try_get(6)?,
+            wakes: row.try_get(7)?,
         }))
     }
 
@@ -277,6 +308,8 @@ struct Found {
     attempts: u32,
     cause_code: Option<String>,
     cause_detail: Option<String>,
+    /// In line: whether it is the head.
+    wakes: bool,
 }
 
 pub(crate) fn signed(ordinal: Ordinal) -> i64 {

@@ -63,6 +63,25 @@ fn an_id_above_xmax_may_be_at_work() {
 }
 
 #[test]
+fn a_last_number_that_is_not_drawn_yet_hides_whoever_draws_it() {
+    // The number 1 is drawn. Read without the sequence's lock, while somebody draws, it may be shown as 33.
+    let scan_from = |last: i64| {
+        let mut rounds = fresh();
+        rounds.open(observed("20:20:", last, 20)).unwrap();
+        finish(&mut rounds);
+        // Transaction 20 has drawn 2, others those up to 40.
+        rounds.open(observed("21:21:", 40, 21)).unwrap();
+        after(&rounds)
+    };
+    assert_eq!(scan_from(1), Some(1));
+    assert!(scan_from(33) > Some(2), "nothing that is known later makes this good: {:?}", scan_from(33));
+    for sql in [crate::observe::LAST, crate::observe::LOOK] {
+        assert!(sql.contains("pg_sequence_last_value("), "under the lock: {sql}");
+        assert!(!sql.replace("pg_sequence_last_value", "").contains("last_value"), "and only there: {sql}");
+    }
+}
+
+#[test]
 fn what_begins_after_a_mark_is_scanned_from_the_mark_on() {
     let mut rounds = fresh();
     rounds.open(observed("20:20:", 5, 20)).unwrap();

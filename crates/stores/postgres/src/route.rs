@@ -4,23 +4,28 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use postrider_core::{
     Error, ErrorKind,
-    lease::{Order, Reader, Replay},
+    asked::Asked,
+    lease::{LaneId, Order, Reader, Replay},
+    left::{Left, lane_that_passed},
     topic::TopicFilter,
 };
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use crate::{
+    cursor::Position,
     db::{Db, unsigned},
     error::{Work, corrupt},
+    lease::LaneRow,
 };
 
 const FIND: &str = "
-SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate
+SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, asked
   FROM {route}
  WHERE name = $1";
 
 const ALL: &str = "
-SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate
+SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, asked
   FROM {route}
  ORDER BY name";
 
@@ -47,6 +52,8 @@ pub(crate) struct Route {
     pub(crate) lanes: u32,
     pub(crate) paused: Option<(String, Option<String>)>,
     pub(crate) reader: Reader,
+    /// What it read and no longer does.
+    pub(crate) left: Vec<Left>,
 }
 
 impl Route {
@@ -87,7 +94,28 @@ impl Route {
             lanes: unsigned(row.try_get(3)?),
             paused: row.try_get::<_, Option<String>>(4)?.map(|by| (by, reason)),
             reader: Reader { topics, order, replay },
+            left: Asked::decode_left(row.try_get(9)?),
         })
+    }
+
+    /// The lane that had passed a row when the route let go of its topic, if one had. What was noted before the database was
+    /// set back or moved says nothing of the rows of now.
+    pub(crate) fn passed_once(
+        &self,
+        lanes: Option<&Vec<LaneRow>>,
+        (xid, seq): (u64, i64),
+        topic: &str,
+        key: Option<&[u8]>,
+        id: &Uuid,
+    ) -> Option<(LaneId, bool)> {
+        if self.left.is_empty() || self.reader.topics.matches(topic) {
+            return None;
+        }
+        let counts_here = |at: &Position| lanes?.first().map(|lane| lane.position.identity == at.identity);
+        let number = lane_that_passed(&self.left, topic, key, id, |cursor| {
+            Position::decode(cursor).is_ok_and(|at| counts_here(&at) == Some(true) && at.has_settled(xid, seq))
+        })?;
+        Some((LaneId { route: Arc::clone(&self.name), number }, true))
     }
 
     /// Writes it. Only topics, order and lanes of one that exists change.

@@ -21,11 +21,7 @@ use postrider_core::Result;
 use tokio::sync::{Notify, watch};
 use tokio_postgres::{AsyncMessage, types::Type};
 
-use crate::{
-    access::Access,
-    dialect::Postgres,
-    error::{Fault, Work},
-};
+use crate::{access::Access, dialect::Postgres, error::Work};
 
 /// At most one announcement in this time.
 const NOTIFY_EVERY: Duration = Duration::from_millis(1);
@@ -79,44 +75,69 @@ fn wake(changes: &watch::Sender<u64>) {
     changes.send_modify(|changes| *changes = changes.wrapping_add(1));
 }
 
-/// Ends when nobody can wait any more.
-async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
-    let mut pause = Duration::from_millis(100);
-    while changes.strong_count() > 0 {
-        if listen_once(&access, &dialect, &changes).await.is_ok() {
-            pause = Duration::from_millis(100);
+/// How long to wait before a lost connection is tried again: longer and longer, until one has worked.
+struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(100);
+
+    fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    /// The pause behind a connection, by whether it has worked before it was lost.
+    fn after(&mut self, worked: bool) -> Duration {
+        if worked {
+            self.0 = Self::FIRST;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_MAX);
+        let pause = self.0;
+        self.0 = (pause * 2).min(RECONNECT_MAX);
+        pause
     }
 }
 
-/// Until the connection is lost.
-async fn listen_once(access: &Access, dialect: &Postgres, changes: &Weak<watch::Sender<u64>>) -> Work<()> {
+/// Ends when nobody can wait any more.
+async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
+    let (mut pause, mut lost) = (Pause::new(), false);
+    while changes.strong_count() > 0 {
+        let mut worked = false;
+        // What was wrong with it is of no interest: the relay polls, and the next connection may be better.
+        let _ = listen_once(&access, &dialect, &changes, lost, &mut worked).await;
+        lost |= worked;
+        tokio::time::sleep(pause.after(worked)).await;
+    }
+}
+
+/// Until the connection is lost. `lost`: one was before, so something may have been announced that nobody heard.
+async fn listen_once(
+    access: &Access,
+    dialect: &Postgres,
+    changes: &Weak<watch::Sender<u64>>,
+    lost: bool,
+    worked: &mut bool,
+) -> Work<()> {
     let (client, mut connection) = access.connect().await?;
     let sql = format!("LISTEN \"{}\"", dialect.channel());
-    let mut setting_up = Box::pin(async move {
-        client.batch_execute(&sql).await?;
-        // Kept by the future that holds it, so that the connection stays.
-        std::future::pending::<Result<(), tokio_postgres::Error>>().await
-    });
+    let mut setting_up = Box::pin(client.batch_execute(&sql));
     let mut beat = tokio::time::interval(Duration::from_secs(5));
     // Ends with the connection, with an error, or when nobody can wait any more.
     loop {
-        tokio::select! {
+        let is_news = tokio::select! {
             message = poll_fn(|context| connection.poll_message(context)) => match message {
-                Some(Ok(AsyncMessage::Notification(_))) => match changes.upgrade() {
-                    Some(changes) => wake(&changes),
-                    None => return Ok(()),
-                },
-                Some(Ok(_)) => {}
+                Some(Ok(message)) => matches!(message, AsyncMessage::Notification(_)),
                 Some(Err(error)) => return Err(error.into()),
                 None => return Ok(()),
             },
-            failed = &mut setting_up => return failed.map_err(Fault::from),
-            _ = beat.tick() => if changes.strong_count() == 0 {
-                return Ok(());
-            },
+            done = &mut setting_up, if !*worked => {
+                done?;
+                *worked = true;
+                lost
+            }
+            _ = beat.tick() => false,
+        };
+        let Some(changes) = changes.upgrade() else { return Ok(()) };
+        if is_news {
+            wake(&changes);
         }
     }
 }
@@ -166,29 +187,34 @@ impl Notifier {
 
 /// Ends when the last handle is gone.
 async fn announce(access: Access, channel: String, asked: Weak<Asked>) {
-    let mut pause = Duration::from_millis(100);
+    let mut pause = Pause::new();
     while asked.strong_count() > 0 {
-        if announce_on(&access, &channel, &asked).await.is_ok() {
-            pause = Duration::from_millis(100);
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_MAX);
+        let mut worked = false;
+        // As with listening.
+        let _ = announce_on(&access, &channel, &asked, &mut worked).await;
+        tokio::time::sleep(pause.after(worked)).await;
     }
 }
 
 /// Until the connection is lost or the last handle is gone.
-async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>) -> Work<()> {
+async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>, worked: &mut bool) -> Work<()> {
     let client = access.client().await?;
     let (mut rate, mut announced_at) = (0.0, Instant::now());
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
         let waited = tokio::time::timeout(Duration::from_secs(5), asked.some.notified()).await;
         let commits = asked.commits.swap(0, Ordering::Relaxed);
-        drop(asked);
         let since = std::mem::replace(&mut announced_at, Instant::now()).elapsed();
         rate = smoothed(rate, commits, since);
         if waited.is_ok() {
-            client.execute_typed(NOTIFY, &[(&channel, Type::TEXT)]).await?;
+            let announced = client.execute_typed(NOTIFY, &[(&channel, Type::TEXT)]).await;
+            if announced.is_err() {
+                // It is announced on the next connection.
+                asked.some.notify_one();
+            }
+            announced?;
+            *worked = true;
+            drop(asked);
             tokio::time::sleep(pause_at(rate)).await;
         }
     }
@@ -228,6 +254,15 @@ mod tests {
         assert_eq!(settled_at(10.0), NOTIFY_EVERY);
         assert_eq!(settled_at(2_000.0), NOTIFY_EVERY);
         assert_eq!(settled_at(10_000.0), NOTIFY_EVERY_MAX);
+    }
+
+    #[test]
+    fn a_connection_that_has_worked_is_tried_again_at_once() {
+        let mut pause = Pause::new();
+        let failing: Vec<u128> = (0..9).map(|_| pause.after(false).as_millis()).collect();
+        assert_eq!(failing, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        assert_eq!([pause.after(true), pause.after(true)], [Pause::FIRST; 2], "however often it is lost");
+        assert_eq!(pause.after(false), Pause::FIRST * 2);
     }
 
     #[test]

@@ -165,6 +165,21 @@ async fn missing_privileges_are_listed() {
     admin.batch_execute(&format!("GRANT pg_read_all_stats TO {}", names.relay)).await.unwrap();
     assert_eq!(findings(&relay, Thresholds::default()).await, []);
 
+    // Operators and collectors enqueue as the relay's role.
+    admin
+        .batch_execute(&format!("REVOKE INSERT (headers, payload) ON postrider.log FROM {}", names.relay))
+        .await
+        .unwrap();
+    admin.batch_execute(&format!("REVOKE USAGE ON SEQUENCE postrider.seq FROM {}", names.relay)).await.unwrap();
+    let found = findings(&relay, Thresholds::default()).await;
+    let missing = of(&found, "missing-privileges");
+    assert_eq!(missing.severity, Severity::Warning, "messages are relayed all the same");
+    for part in ["INSERT (headers, payload) on \"postrider\".\"log\"", "USAGE on \"postrider\".\"seq\""] {
+        assert!(missing.detail.contains(part), "{part}: {missing:?}");
+    }
+    admin.batch_execute(&migrations::roles(&Postgres::default(), &names).unwrap()).await.unwrap();
+    assert_eq!(findings(&relay, Thresholds::default()).await, [], "the script that the fix names makes it good");
+
     admin.batch_execute(&format!("REVOKE TRUNCATE ON postrider.log_3 FROM {}", names.relay)).await.unwrap();
     admin.batch_execute(&format!("REVOKE USAGE ON SEQUENCE postrider.ordinal FROM {}", names.relay)).await.unwrap();
     let found = findings(&relay, Thresholds::default()).await;

@@ -77,6 +77,48 @@ async fn the_log_is_not_read_by_transaction_and_whoever_enqueues_need_not_care()
     assert_eq!(direct.read(&lease, &cursor, WHOLE).await.unwrap().records.len(), 3);
 }
 
+/// Sessions that take turns: with two of them that are idle, whoever keeps one leaves the other to the first who asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_whose_sessions_take_turns_is_noticed() {
+    let server = server();
+    let direct = PostgresStore::open(&server.url("127.0.0.1", "")).await.unwrap();
+    let (lease, cursor) = take(&direct).await;
+    let pooler = server.pooler_with("transaction", "server_round_robin = 1\ndefault_pool_size = 2");
+    // Both sessions are there and idle.
+    let clients = [connect(&pooler.url()).await.unwrap(), connect(&pooler.url()).await.unwrap()];
+    for sql in ["BEGIN", "COMMIT"] {
+        for client in &clients {
+            client.batch_execute(sql).await.unwrap();
+        }
+    }
+    let through = match PostgresStore::builder(&pooler.url()).migrate(false).connections_max(1).open().await {
+        Ok(through) => through,
+        // A statement that was prepared on the one session and is not there on the other: that is noticed as well, and sooner.
+        Err(refused) => return assert!(format!("{refused:?}").contains("prepared statement"), "{refused:?}"),
+    };
+    let refused = through.read(&lease, &cursor, WHOLE).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
+}
+
+/// A pool of one session is noticed as well, and at once: nobody keeps the session while the other asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_with_one_session_is_noticed_or_found_too_small() {
+    let server = server();
+    let direct = PostgresStore::open(&server.url("127.0.0.1", "")).await.unwrap();
+    let (lease, cursor) = take(&direct).await;
+    let read = async |by: &str| {
+        let pooler = server.pooler_with(by, "default_pool_size = 1");
+        let through = PostgresStore::builder(&pooler.url()).migrate(false).connections_max(1).open().await.unwrap();
+        through.read(&lease, &cursor, WHOLE).await.unwrap_err()
+    };
+    let refused = read("transaction").await;
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
+    // Here the session is kept by the store's other connection.
+    let refused = read("session").await;
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
+    assert!(refused.to_string().contains("too few sessions"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_read_through_a_pooler_that_keeps_sessions_whole() {
     let server = server();

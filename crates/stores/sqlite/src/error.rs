@@ -94,7 +94,9 @@ pub(crate) fn from_code(code: i32, operation: &'static str) -> Error {
             | ffi::SQLITE_ABORT => Error::new(ErrorKind::Unavailable, operation),
             ffi::SQLITE_FULL => Error::new(ErrorKind::Full, operation),
             ffi::SQLITE_READONLY | ffi::SQLITE_PERM | ffi::SQLITE_AUTH => Error::new(ErrorKind::Denied, operation),
-            ffi::SQLITE_CORRUPT | ffi::SQLITE_NOTADB => Error::new(ErrorKind::Corrupt, operation),
+            ffi::SQLITE_CORRUPT => Error::new(ErrorKind::Corrupt, operation),
+            // Whatever was being done: nothing can be done with it.
+            ffi::SQLITE_NOTADB => Error::new(ErrorKind::Corrupt, "the file is not a SQLite database"),
             ffi::SQLITE_SCHEMA => Error::new(ErrorKind::Schema, operation).transient(),
             ffi::SQLITE_TOOBIG => Error::new(ErrorKind::Limit, operation),
             ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH => Error::new(ErrorKind::Invalid, operation),
@@ -153,6 +155,9 @@ mod tests {
         let error = Fault::from(inner).into_error("settle", "/data/shop.db");
         assert_eq!(error.to_string(), "settle (code: 13, file: /data/shop.db)");
         assert!(error.chain().contains("full"), "{}", error.chain());
+        let inner = rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_NOTADB), None);
+        let error = Fault::from(inner).into_error("open", "notes.txt");
+        assert_eq!(error.to_string(), "the file is not a SQLite database (code: 26, file: notes.txt)");
         let ours = Fault::from(corrupt("a counter is missing")).into_error("settle", "shop.db");
         assert_eq!(ours.to_string(), "a counter is missing (file: shop.db)");
         let fenced = Fault::from(Error::fenced()).into_error("settle", "shop.db");

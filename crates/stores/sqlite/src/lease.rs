@@ -16,6 +16,7 @@ use postrider_core::{
     lease::{
         Epoch, LaneId, LaneStanding, Lease, Node, NodeId, NodeStanding, Reader, Roster, RouteSpec, RouteStanding, Start,
     },
+    log::Cursor,
     standstill::Standstill,
     time::Timestamp,
 };
@@ -23,6 +24,7 @@ use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::{
+    cursor,
     error::{Work, corrupt},
     route::{ROUTE, Route, draw},
     worker::Db,
@@ -63,6 +65,8 @@ UPDATE {p}lane SET owner = NULL, expires_at = NULL
 
 const CURRENT: &str = "SELECT 1 FROM {p}lane WHERE route = ?1 AND number = ?2 AND epoch = ?3";
 
+const PASSED: &str = "SELECT passed FROM {p}lane WHERE route = ?1 ORDER BY number";
+
 const LEAST: &str = "SELECT min(passed) FROM {p}lane WHERE route = ?1";
 
 /// One fresh epoch for all lanes of a route, which are free afterwards.
@@ -80,17 +84,21 @@ const LAST_SEQ: &str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE 
 pub(crate) fn register(db: &Db, node: &Node, routes: &[RouteSpec], now: Timestamp) -> Work<()> {
     see(db, node, now)?;
     let live = live_nodes(db, now)?;
-    routes.iter().try_for_each(|spec| register_route(db, node.id, spec, &live))
+    routes.iter().try_for_each(|spec| register_route(db, node.id, spec, &live, now))
 }
 
 /// Under the write lock: whoever else registers has been heard, or hears of this one.
-fn register_route(db: &Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding]) -> Work<()> {
+fn register_route(db: &Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding], now: Timestamp) -> Work<()> {
     spec.check()?;
     let known = Route::find(db, &spec.name)?;
     let stored: Option<String> = db.statement(ASKED)?.query_row([&*spec.name], |row| row.get(0)).optional()?.flatten();
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
-    change_route(db, &asked.hear(node, spec, has, live), known.as_ref())?;
+    let wanted = asked.hear(node, spec, has, live);
+    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
+        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name)?, now);
+    }
+    change_route(db, &wanted, known.as_ref())?;
     let asked = asked.encode();
     if stored.as_deref() != Some(&*asked) {
         db.statement(SET_ASKED)?.execute(params![&*spec.name, asked])?;
@@ -105,7 +113,8 @@ fn change_route(db: &Db, spec: &RouteSpec, known: Option<&Route>) -> Work<()> {
     if known.is_some_and(|known| known.lanes == spec.lanes && known.reader == reader) {
         return Ok(());
     }
-    let route = Route { name: Arc::clone(&spec.name), lanes: spec.lanes, paused: None, reader, replay_end: None };
+    let (name, lanes, left) = (Arc::clone(&spec.name), spec.lanes, Vec::new());
+    let route = Route { name, lanes, paused: None, reader, replay_end: None, left };
     route.save(db)?;
     let begin = match (known, spec.start) {
         (Some(known), _) if known.lanes == spec.lanes => {
@@ -119,6 +128,13 @@ fn change_route(db: &Db, spec: &RouteSpec, known: Option<&Route>) -> Work<()> {
     };
     db.statement(DROP_LANES)?.execute([&*spec.name])?;
     add_lanes(db, &spec.name, spec.lanes, begin)
+}
+
+/// Where each lane is, by number.
+fn cursors(db: &Db, route: &str) -> Work<Vec<Cursor>> {
+    let mut statement = db.statement(PASSED)?;
+    let passed = statement.query_map([route], |row| row.get(0))?;
+    Ok(passed.map(|passed| passed.map(cursor::encode)).collect::<rusqlite::Result<_>>()?)
 }
 
 /// Free lanes under a fresh epoch, all at the same place.

@@ -4,23 +4,29 @@ use std::sync::Arc;
 
 use postrider_core::{
     Error, ErrorKind,
-    lease::{Order, Reader, Replay},
+    asked::Asked,
+    lease::{LaneId, Order, Reader, Replay},
+    left::{Left, lane_that_passed},
+    log::Cursor,
     topic::TopicFilter,
 };
 use rusqlite::{OptionalExtension, Row, params};
+use uuid::Uuid;
 
 use crate::{
+    cursor,
     error::{Work, corrupt},
     worker::Db,
 };
 
 /// Columns of a route, in the order in which [`Route::from_row`] expects them.
-pub(crate) const ROUTE: &str =
-    "name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end";
+pub(crate) const ROUTE: &str = "name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end, \
+     asked";
 
 /// By primary key.
 const FIND: &str = "
-SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end
+SELECT name, topics, ordering, lanes, paused_by, paused_reason, replay_of, replay_filter, replay_rate, replay_end,
+       asked
   FROM {p}route
  WHERE name = ?1";
 
@@ -46,6 +52,8 @@ pub(crate) struct Route {
     pub(crate) paused: Option<(String, Option<String>)>,
     pub(crate) reader: Reader,
     pub(crate) replay_end: Option<i64>,
+    /// What it read and no longer does.
+    pub(crate) left: Vec<Left>,
 }
 
 impl Route {
@@ -84,6 +92,7 @@ impl Route {
             paused: row.get::<_, Option<String>>(4)?.map(|by| (by, reason)),
             reader: Reader { topics, order, replay },
             replay_end: row.get(9)?,
+            left: Asked::decode_left(row.get::<_, Option<String>>(10)?.as_deref()),
         })
     }
 
@@ -105,6 +114,16 @@ impl Route {
             self.replay_end,
         ])?;
         Ok(())
+    }
+
+    /// The lane that had passed a record when the route let go of its topic, if one had.
+    pub(crate) fn passed_once(&self, seq: i64, topic: &str, key: Option<&[u8]>, id: &Uuid) -> Option<(LaneId, bool)> {
+        if self.reader.topics.matches(topic) {
+            return None;
+        }
+        let has_passed = |at: &Cursor| cursor::decode(at).is_ok_and(|at| seq <= at);
+        let number = lane_that_passed(&self.left, topic, key, id, has_passed)?;
+        Some((LaneId { route: Arc::clone(&self.name), number }, true))
     }
 
     /// The route whose publisher serves it.

@@ -122,7 +122,7 @@ pub async fn the_overview_shows_what_there_is(store: Arc<dyn Fixture>) {
 pub async fn a_node_says_why_its_lanes_stand_still(store: Arc<dyn Fixture>) {
     let owner = Owner::of(&*store, &route("r")).await;
     let cause = Cause::new("refused", "connection \"refused\"");
-    let reason = Reason::Unavailable { cause, failing: None };
+    let reason = Reason::Unavailable { cause, failing: None, seconds_left: Some(7) };
     let standstill = Standstill { lane: owner.lease.lane.clone(), seconds: 7, reason };
     let troubled = Node { standstills: vec![standstill.clone()], ..owner.node.clone() };
     store.log().heartbeat(&troubled).await.expect("heartbeat");

@@ -122,6 +122,46 @@ pub async fn records_tell_how_far_their_readers_are(store: Arc<dyn Fixture>) {
     assert_eq!(list(&*store, by(Some(&replay), Standing::Waiting)).await.len(), sent.len(), "and nothing later");
 }
 
+/// A route that reads a topic no longer has still delivered what it had passed by then, and nothing more: not what waited
+/// then, nor what came later.
+pub async fn what_was_delivered_stays_delivered_when_its_topic_is_let_go(store: Arc<dyn Fixture>) {
+    let topics = |names: &[&str]| TopicFilter::new(names).expect("a good filter");
+    let spec = |names: &[&str]| RouteSpec { topics: topics(names), lanes: 2, ..route("r") };
+    let mut first = Owner::of(&*store, &spec(&["orders", "refunds"])).await;
+    let of = |topic: &str| (0..8).map(|n| Envelope::new(topic, "n", "").with_key(format!("k{n}"))).collect::<Vec<_>>();
+    let sent = of("refunds");
+    store.commit([sent.clone(), of("orders")].concat()).await;
+    let delivered: Vec<_> = first.ids().await.into_iter().filter(|id| sent.iter().any(|sent| sent.id == *id)).collect();
+    assert!(!delivered.is_empty() && delivered.len() < sent.len(), "each lane has some of them");
+    first.advance().await;
+    store.log().retire(first.node.id).await.expect("retire");
+    let before = store.now().await;
+    let mut next = Owner::of(&*store, &spec(&["orders"])).await;
+    let later = Envelope::new("refunds", "n", "");
+    store.commit(vec![later.clone()]).await;
+    next.ids().await;
+    next.advance().await;
+
+    let of_refunds = ReplayFilter { topics: Some(topics(&["refunds"])), ..ReplayFilter::default() };
+    let by =
+        |standing| RecordFilter { chosen: of_refunds.clone(), standing: Some(standing), ..RecordFilter::default() };
+    assert_eq!(ids(&list(&*store, by(Standing::Passed)).await), delivered);
+    let waited = sent.iter().map(|sent| sent.id).filter(|id| !delivered.contains(id));
+    let nobodys: Vec<_> = waited.chain([later.id]).collect();
+    assert_eq!(ids(&list(&*store, by(Standing::Unrouted)).await), nobodys);
+    for (id, passed) in delivered.iter().map(|id| (id, true)).chain(nobodys.iter().map(|id| (id, false))) {
+        let trace = store.admin().message(*id).await.expect("a trace");
+        let told: Vec<_> = trace.passed.iter().map(|(lane, passed)| (&*lane.route, lane.number, *passed)).collect();
+        let expected = if passed { vec![("r", 0, true)] } else { vec![] };
+        assert_eq!(told, expected, "message {id}");
+    }
+    let overview = store.admin().overview().await.expect("overview");
+    let [left] = overview.routes[0].left.as_slice() else { panic!("one change: {:?}", overview.routes[0].left) };
+    assert!(left.topics.is_same_as(&topics(&["orders", "refunds"])), "{left:?}");
+    let slack = std::time::Duration::from_millis(2);
+    assert!(left.until.saturating_add(slack) >= before && left.until <= overview.at, "by the store's clock: {left:?}");
+}
+
 /// What is parked was passed by the cursor; its row says the rest.
 pub async fn a_parked_record_counts_as_passed(store: Arc<dyn Fixture>) {
     let mut owner = Owner::of(&*store, &route("r")).await;

@@ -133,6 +133,7 @@ macro_rules! store_conformance {
                 records_are_paged_in_both_directions
                 records_are_filtered
                 records_tell_how_far_their_readers_are
+                what_was_delivered_stays_delivered_when_its_topic_is_let_go
                 a_parked_record_counts_as_passed
             }
             replay {

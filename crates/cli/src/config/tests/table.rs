@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::config::keys::{Fallback, Key};
+use crate::config::keys::{Fallback, Key, Kind};
 
 /// A program that cannot speak to Kafka takes no route to it.
 const KAFKA: &str =
@@ -91,6 +91,55 @@ fn a_default_that_is_written_out_changes_nothing() {
         of("route.retry")
     );
     assert_eq!(parsed(&text).unwrap(), parsed(SMALLEST).unwrap());
+}
+
+/// Where nothing is a sensible answer, the table says so: a pause, a patience or an interval of nothing is a loop without a
+/// rest, or gives up before it has begun.
+#[test]
+fn a_duration_of_nothing_is_refused_where_it_makes_no_sense() {
+    // Delivered records that nobody keeps; a cursor that is moved, and a batch that is sent, at once.
+    let sensible = ["relay.keep_delivered", "route.settle_after", "route.kafka.linger"];
+    let transports = [
+        ("route.http", "https://hooks.example.com/"),
+        ("route.nats", "nats://broker"),
+        ("route.rabbitmq", "amqp://broker"),
+        ("route.redis", "redis://broker"),
+        ("route.kafka", "kafka://broker"),
+    ];
+    let mut refused = 0;
+    for key in KEYS {
+        let timed =
+            matches!(key.kind, Kind::Duration | Kind::SomeTime | Kind::DurationOr(_) | Kind::DurationOrSwitch(_));
+        let built = cfg!(feature = "kafka") || key.section() != "route.kafka";
+        if !timed || !built {
+            continue;
+        }
+        let transport =
+            transports.iter().find(|(section, _)| *section == key.section()).map_or("stdout", |(_, url)| url);
+        let shape = match key.name() {
+            "wait" => "backoff = \"fixed\"\n",
+            "step" => "backoff = \"linear\"\n",
+            _ => "",
+        };
+        let more = if key.section() == "route.http" { "unsigned = true\n" } else { shape };
+        let (name, section) = (key.name(), key.section());
+        let route = format!("[[route]]\nname = \"zero\"\ntransport = \"{transport}\"\n");
+        let text = match section {
+            "route" => format!("[store]\nurl = \"sqlite:app.db\"\n{route}{name} = \"0s\"\n"),
+            _ => format!("[store]\nurl = \"sqlite:app.db\"\n{route}[{section}]\n{more}{name} = \"0s\"\n"),
+        };
+        if sensible.contains(&key.path) {
+            assert!(parsed(&text).is_ok(), "{}: {}", key.path, problems(&text));
+            continue;
+        }
+        let line = text.lines().count();
+        let told = problems(&text);
+        assert!(told.contains(&format!("p.toml:{line}: `{}` must be", key.path)), "{}: {told}", key.path);
+        refused += 1;
+    }
+    assert!(refused > 12, "{refused}");
+    let told = problems(&format!("{SMALLEST}[relay]\nkeep_dead = \"0s\"\n"));
+    assert!(told.contains("p.toml:7: `relay.keep_dead`") && told.contains("`keep_dead = false`"), "{told}");
 }
 
 #[test]

@@ -4,10 +4,10 @@
 //! jittered pauses and then lets a single probe through with nothing else in flight. Only a probe closes it, by any answer of
 //! the destination; late answers of batches sent before the opening neither close nor re-open it.
 //!
-//! A message that failed before and fails again says nothing new about the destination: perhaps it is the message that is
-//! bad. So the pauses are counted twice. That of messages which were tried already grows with every probe; that of others only
-//! when the destination itself refuses, or when one of them was the probe. A few bad messages on a quiet route thus keep
-//! themselves waiting for long, and nobody else.
+//! A message that failed before and fails again says nothing new about the others: perhaps it is bad itself, or only its own
+//! topic or queue is gone. So the pauses are counted twice. That of messages which were tried already grows with every probe;
+//! that of others only when one of them was the probe. A few such messages on a quiet route thus keep themselves waiting for
+//! long, and nobody else.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use postrider_core::retry::{Backoff, Jitter, RetryPolicy};
 use super::Tick;
 
 pub(super) struct Breaker {
-    policy: RetryPolicy,
+    pauses: RetryPolicy,
     /// When any message may be the probe.
     open_until: Option<Tick>,
     strikes: u32,
@@ -42,20 +42,16 @@ pub(super) enum Allowed {
     Nothing,
 }
 
-/// Why a batch that came back is taken to say that the destination takes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// It was said of the destination.
-    Said,
-    /// Nothing is known of a message that was sent again and again, and nothing else went through.
-    Guessed,
+/// Ever longer ones, while a destination takes nothing.
+pub(super) fn pauses(first: Duration, max: Duration) -> RetryPolicy {
+    let backoff = Backoff::Exponential { first, factor: 2.0, max };
+    RetryPolicy { attempts_max: u32::MAX, backoff, jitter: Jitter::Half }
 }
 
 impl Breaker {
     pub(super) fn new(first: Duration, max: Duration) -> Self {
-        let backoff = Backoff::Exponential { first, factor: 2.0, max };
-        let policy = RetryPolicy { attempts_max: u32::MAX, backoff, jitter: Jitter::Half };
-        Self { policy, open_until: None, strikes: 0, untried_at: 0, untried_strikes: 0, probe: None }
+        let pauses = pauses(first, max);
+        Self { pauses, open_until: None, strikes: 0, untried_at: 0, untried_strikes: 0, probe: None }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -78,6 +74,11 @@ impl Breaker {
         Some(if self.untried_at < until && untried_is_there() { self.untried_at } else { until })
     }
 
+    /// When it lets anything through again, if it is open and no probe is under way: for people.
+    pub(super) fn tries_at(&self) -> Option<Tick> {
+        self.open_until.filter(|_| self.probe.is_none())
+    }
+
     /// A batch goes out. `untried`: its first message was not tried before.
     pub(super) fn sent(&mut self, batch: u32, untried: bool) {
         if self.is_open() {
@@ -87,14 +88,7 @@ impl Breaker {
 
     /// A batch came back: `answered` if the destination said anything about a message, `refused` if it took nothing.
     /// Answers whether the breaker changed.
-    pub(super) fn returned(
-        &mut self,
-        now: Tick,
-        batch: u32,
-        answered: bool,
-        refused: Option<Refusal>,
-        random: u64,
-    ) -> Change {
+    pub(super) fn returned(&mut self, now: Tick, batch: u32, answered: bool, refused: bool, random: u64) -> Change {
         let probe = self.probe.filter(|probe| probe.batch == batch);
         if probe.is_some() {
             self.probe = None;
@@ -104,14 +98,14 @@ impl Breaker {
             return Change::Closed;
         }
         let opened = self.open_until.is_none();
-        if probe.is_none() && !(refused.is_some() && opened) {
+        if probe.is_none() && !(refused && opened) {
             return Change::None;
         }
         self.strikes = self.strikes.saturating_add(1);
-        self.open_until = Some(now + super::ticks(self.policy.wait(self.strikes, random)));
-        if opened || refused == Some(Refusal::Said) || probe.is_some_and(|probe| probe.untried) {
+        self.open_until = Some(now + super::ticks(self.pauses.wait(self.strikes, random)));
+        if opened || probe.is_some_and(|probe| probe.untried) {
             self.untried_strikes = self.untried_strikes.saturating_add(1);
-            self.untried_at = now + super::ticks(self.policy.wait(self.untried_strikes, random));
+            self.untried_at = now + super::ticks(self.pauses.wait(self.untried_strikes, random));
         }
         if opened { Change::Opened } else { Change::None }
     }

@@ -1,6 +1,6 @@
 //! Dispatch: from the ready queue into batches, in order per key.
 
-use super::{Effect, Lane, Ready, Tick, breaker::Allowed, entry::NIL, entry::Source, entry::State};
+use super::{Batch, Effect, Lane, Ready, Tick, breaker::Allowed, entry::NIL, entry::Source, entry::State};
 use crate::relay::planted::Plant;
 
 impl Lane {
@@ -121,7 +121,7 @@ impl Lane {
             self.batches.push(None);
             self.batches.len() - 1
         });
-        self.batches[free] = Some(members);
+        self.batches[free] = Some(Batch { members, sent_after: self.counts.durable });
         u32::try_from(free).expect("a handful of batches")
     }
 }

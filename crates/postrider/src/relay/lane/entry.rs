@@ -75,6 +75,10 @@ pub(super) struct Trouble {
     /// How many messages of the lane had been durable at the first unknown outcome that no attempt was made of. An outage that
     /// was guessed does not end the count: whatever goes through after it tells that the guess was wrong.
     pub(super) durables_before: Option<u64>,
+    /// How many had been durable when it was first sent and did not go through.
+    pub(super) sent_after: Option<u64>,
+    /// How many had been durable when its destination last took nothing.
+    pub(super) refused_after: Option<u64>,
     pub(super) expires_at: Tick,
     /// It was sent, and did not go through.
     pub(super) tried: bool,
@@ -82,7 +86,16 @@ pub(super) struct Trouble {
 
 impl Default for Trouble {
     fn default() -> Self {
-        Self { due: 0, cause: None, unknowns: 0, durables_before: None, expires_at: Tick::MAX, tried: false }
+        Self {
+            due: 0,
+            cause: None,
+            unknowns: 0,
+            durables_before: None,
+            sent_after: None,
+            refused_after: None,
+            expires_at: Tick::MAX,
+            tried: false,
+        }
     }
 }
 

@@ -25,6 +25,7 @@
 //! 7. An unanswered commit is repeated as it was, under its number; nothing new is committed before it is answered.
 //! 8. A drain publishes the holes before the furthest message that already went out, so that the cursor can pass it.
 
+mod aside;
 mod breaker;
 mod commit;
 mod dispatch;
@@ -50,6 +51,7 @@ use postrider_core::{
 
 pub(crate) use self::window::Mark;
 use self::{
+    aside::Aside,
     breaker::Breaker,
     commit::Control,
     entry::{Entries, NIL, Source, State},
@@ -159,6 +161,12 @@ pub(crate) enum Note {
         cause: Cause,
     },
     BreakerClosed,
+    /// The destination of this message takes nothing, and others of the route go through. Said when it begins, and whenever
+    /// the code of the cause is another one.
+    SetAside {
+        record: RecordRef,
+        cause: Cause,
+    },
     /// The destination asks for a pause. Said when it begins, and when it becomes a longer one.
     Throttled {
         pause: Duration,
@@ -193,6 +201,13 @@ enum Ready {
     Loose(u32),
 }
 
+/// What is handed to the publisher together.
+struct Batch {
+    members: Vec<u32>,
+    /// How many had been durable by then.
+    sent_after: u64,
+}
+
 pub(crate) struct Lane {
     options: LaneOptions,
     random: u64,
@@ -210,16 +225,19 @@ pub(crate) struct Lane {
     read_at: Tick,
     poll_wait: Duration,
 
-    batches: Vec<Option<Vec<u32>>>,
+    batches: Vec<Option<Batch>>,
     in_flight: u32,
     /// One past the last slot that was ever handed to the publisher.
     furthest: u64,
     breaker: Breaker,
+    aside: Aside,
     /// What opened the breaker, or what the last probe said.
     outage: Option<Outage>,
     /// Messages of which nothing is known although they were sent, since anything last went through.
     failing: HashSet<MessageId>,
     paused_until: Tick,
+    /// The same, as far as the destination has asked for it.
+    throttled_until: Tick,
     tokens: dispatch::Tokens,
 
     control: Control,
@@ -247,6 +265,7 @@ impl Lane {
     pub(crate) fn new(options: LaneOptions, blocked: &[BlockedKey], valid_until: Tick, settlements: u64) -> Self {
         let window = Window::new(options.window_records_max, options.window_bytes_max, options.page_records_max);
         let breaker = Breaker::new(options.breaker_first, options.breaker_max);
+        let aside = Aside::new(options.breaker_first, options.breaker_max);
         let mut lane = Self {
             random: options.seed,
             valid_until,
@@ -264,9 +283,11 @@ impl Lane {
             in_flight: 0,
             furthest: 0,
             breaker,
+            aside,
             outage: None,
             failing: HashSet::new(),
             paused_until: 0,
+            throttled_until: 0,
             tokens: dispatch::Tokens::new(options.rate),
             control: Control::Idle,
             active: HashSet::new(),

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | durable | done | | goes on |
 //! | rejected | retries after a back-off, or is dead | yes | waits |
-//! | unavailable | front of its line; the breaker opens | no | waits |
+//! | unavailable | front of its line, and the breaker opens; or [set aside](super::aside) | no | waits |
 //! | throttled | front of its line; the lane pauses | no | waits |
 //! | unknown | goes again after a moment, under the same id | see below | waits |
 //!
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use postrider_core::{
     parked::{Cause, Ordinal, Parked},
-    transport::{Outcome, THROTTLE_MAX},
+    transport::{ASKED_PAUSE_MIN, Outcome, THROTTLE_MAX},
 };
 
 use super::{
-    Lane, Note, Ready, Tick,
-    breaker::{Change, Refusal},
+    Batch, Lane, Note, Ready, Tick,
+    breaker::Change,
     entry::{NIL, Source, State},
     ticks,
 };
@@ -33,9 +33,11 @@ const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(1);
 impl Lane {
     /// A batch has come back, with one outcome for each of its messages.
     pub(crate) fn published(&mut self, now: Tick, batch: u32, outcomes: Vec<Outcome>) {
-        let Some(members) = self.batches[batch as usize].take() else { return };
+        let Some(Batch { members, sent_after }) = self.batches[batch as usize].take() else { return };
         self.in_flight -= 1;
-        let mut answer = Answer::default();
+        let durables = outcomes.iter().filter(|outcome| **outcome == Outcome::Durable).count() as u64;
+        let mut answer = Answer { durables, sent_after, ..Answer::default() };
+        let durables = self.counts.durable + durables;
         // The line of the last member that did not go through: those behind it in the same run were not published.
         let mut broken = NIL;
         let mut back: Vec<u32> = Vec::new();
@@ -60,7 +62,7 @@ impl Lane {
                 back.push(e);
             } else {
                 broken = l;
-                if !self.failed(now, e, outcome, &mut answer) {
+                if !self.failed(now, e, outcome, durables, &mut answer) {
                     back.push(e);
                 }
             }
@@ -96,18 +98,25 @@ impl Lane {
         self.touch(now);
     }
 
-    /// Decides what a failure means. `false`: it goes back to the front of its line as if nothing had been tried.
-    fn failed(&mut self, now: Tick, e: u32, outcome: Outcome, answer: &mut Answer) -> bool {
+    /// Decides what a failure means. `false`: it goes back to the front of its line as if nothing had been tried. `durables`:
+    /// all that ever were durable, with those of this batch.
+    fn failed(&mut self, now: Tick, e: u32, outcome: Outcome, durables: u64, answer: &mut Answer) -> bool {
         let l = self.entries[e].line;
         if l != NIL {
             answer.failed.push(l);
         }
+        self.entries.trouble(e).sent_after.get_or_insert(answer.sent_after);
         match outcome {
             Outcome::Durable => unreachable!("handled by the caller"),
             Outcome::Rejected(cause) => {
                 answer.answered = true;
                 self.rejected(now, e, cause);
                 true
+            }
+            Outcome::Throttled(after) if after < ASKED_PAUSE_MIN => {
+                // The publisher's own turns are taken; the destination has said nothing.
+                self.paused_until = self.paused_until.max(now + ticks(after));
+                false
             }
             Outcome::Throttled(after) => {
                 answer.answered = true;
@@ -119,6 +128,10 @@ impl Lane {
                 true
             }
             Outcome::Unavailable(cause) => {
+                if self.others_go_through(now, e, &cause, durables, answer.durables > 0) {
+                    self.set_aside(now, e, &cause);
+                    return true;
+                }
                 self.entries.trouble(e).tried = true;
                 answer.outage.get_or_insert(Outage { cause, guessed: false });
                 false
@@ -130,9 +143,10 @@ impl Lane {
     /// The lane rests until then. Told when it begins, and if it becomes longer by more than the moment between two answers.
     fn throttled(&mut self, now: Tick, pause: Duration) {
         let until = now + ticks(pause);
-        if self.paused_until <= now || until > self.paused_until + ticks(TOLD_AGAIN_AFTER) {
+        if self.throttled_until <= now || until > self.throttled_until + ticks(TOLD_AGAIN_AFTER) {
             self.notes.push(Note::Throttled { pause });
         }
+        self.throttled_until = self.throttled_until.max(until);
         self.paused_until = self.paused_until.max(until);
     }
 
@@ -178,8 +192,14 @@ impl Lane {
         self.notes.push(Note::Rejected { record, attempts, cause: cause.clone() });
         let random = self.chance();
         let wait = self.options.retry.wait(attempts, random);
+        self.goes_again(now, e, cause, wait);
+    }
+
+    /// It goes again after a wait, and its key waits for it: from memory, or parked if the cursor gets there before.
+    pub(super) fn goes_again(&mut self, now: Tick, e: u32, cause: Cause, wait: Duration) {
+        let attempts = self.entries[e].attempts;
         let trouble = self.entries.trouble(e);
-        (trouble.cause, trouble.durables_before) = (Some(cause.clone()), None);
+        (trouble.cause, trouble.durables_before, trouble.tried) = (Some(cause.clone()), None, true);
         match self.entries[e].source {
             Source::Log if self.planted(Plant::RetryToTail) && self.entries[e].line != NIL => {
                 let l = self.entries[e].line;
@@ -299,7 +319,7 @@ impl Lane {
 
     fn tell_breaker(&mut self, now: Tick, batch: u32, answer: Answer) {
         let random = self.chance();
-        let change = self.breaker.returned(now, batch, answer.answered, answer.refusal(), random);
+        let change = self.breaker.returned(now, batch, answer.answered, answer.outage.is_some(), random);
         let told = self.outage.clone();
         if let Some(outage) = &answer.outage {
             self.outage = Some(outage.clone());
@@ -356,10 +376,8 @@ struct Answer {
     outage: Option<Outage>,
     /// Lines with a failure.
     failed: Vec<u32>,
-}
-
-impl Answer {
-    fn refusal(&self) -> Option<Refusal> {
-        self.outage.as_ref().map(|outage| if outage.guessed { Refusal::Guessed } else { Refusal::Said })
-    }
+    /// How many went through.
+    durables: u64,
+    /// How many had been durable when it was sent.
+    sent_after: u64,
 }

@@ -14,10 +14,11 @@ impl Lane {
             let failing = self.outage.as_ref().filter(|outage| outage.guessed).map(|_| self.failing.len() as u64);
             let silent = || Cause::new("unavailable", "the destination does not answer");
             let cause = self.outage.as_ref().map_or_else(silent, |outage| outage.cause.clone());
-            return Some(Reason::Unavailable { cause, failing });
+            let seconds_left = self.breaker.tries_at().map(|at| at.saturating_sub(now).div_ceil(1_000_000));
+            return Some(Reason::Unavailable { cause, failing, seconds_left });
         }
-        if self.paused_until > now {
-            return Some(Reason::Throttled { seconds_left: Some((self.paused_until - now).div_ceil(1_000_000)) });
+        if self.throttled_until > now {
+            return Some(Reason::Throttled { seconds_left: Some((self.throttled_until - now).div_ceil(1_000_000)) });
         }
         let done = self.window.count_done(&self.entries);
         let e = self.window.get(done).or_else(|| self.window.get(0))?;

@@ -19,6 +19,7 @@ pub(crate) enum Seen {
     Dead { id: MessageId, attempts: u32, cause: String, blocks: bool },
     BreakerOpened(String),
     OutageChanged(String),
+    SetAside(MessageId, String),
     BreakerClosed,
     BreakerForgotten,
     Throttled(Duration),
@@ -60,6 +61,7 @@ impl Observer for Observed {
             }
             Event::BreakerOpened { cause, .. } => Seen::BreakerOpened(cause.code().to_owned()),
             Event::OutageChanged { cause, .. } => Seen::OutageChanged(cause.code().to_owned()),
+            Event::SetAside { id, cause, .. } => Seen::SetAside(*id, cause.code().to_owned()),
             Event::BreakerClosed { .. } => Seen::BreakerClosed,
             Event::BreakerForgotten { .. } => Seen::BreakerForgotten,
             Event::Throttled { pause, .. } => Seen::Throttled(*pause),

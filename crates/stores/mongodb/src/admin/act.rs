@@ -117,6 +117,7 @@ pub(super) async fn replay(db: &mut Db, spec: &ReplaySpec, actor: &Actor, beginn
         paused: None,
         reader: Reader { replay: Some(replay), ..of.reader },
         replay_end: Some(beginning.committed),
+        left: Vec::new(),
     };
     route.save(db, beginning).await?;
     add_lanes(db, &name, 1, &Position::oldest(beginning.committed)).await?;

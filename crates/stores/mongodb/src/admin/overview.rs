@@ -92,6 +92,7 @@ impl Look {
         Ok(RouteStatus {
             lanes: lanes.collect(),
             topics: route.reader.topics.to_string(),
+            left: route.left,
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending: pending.count,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongodb::bson::Document;
-use postrider_core::{lease::LaneId, time::Timestamp};
+use postrider_core::{lease::LaneId, left::lane_that_passed, log::Cursor, time::Timestamp};
 use uuid::Uuid;
 
 use crate::{
@@ -84,6 +84,7 @@ impl Readers {
         for route in self.routes.values() {
             let in_time = route.replay_end.is_none_or(|end| about.number <= end);
             if !in_time || !route.reader.reads(about.topic, about.name, about.key, about.enqueued_at) {
+                passed.extend(passed_once(route, about));
                 continue;
             }
             for lane in self.lanes.get(&route.name).into_iter().flatten() {
@@ -101,6 +102,19 @@ impl Lane {
     pub(super) fn has_passed(&self, number: Tick) -> bool {
         number <= self.bound && !self.late.numbers.contains(&number)
     }
+}
+
+/// The lane that had passed a message when the route let go of its topic, if one had. The stream is not asked who committed
+/// late: it would be read from then to now with every look, and only a transaction that was open in that very moment can
+/// have.
+fn passed_once(route: &Route, about: &About<'_>) -> Option<(LaneId, bool)> {
+    if route.reader.topics.matches(about.topic) {
+        return None;
+    }
+    let has_passed = |cursor: &Cursor| Position::decode(&cursor.0).is_ok_and(|at| about.number <= at.bound());
+    let key = about.key.map(str::as_bytes);
+    let number = lane_that_passed(&route.left, about.topic, key, about.id, has_passed)?;
+    Some((LaneId { route: Arc::clone(&route.name), number }, true))
 }
 
 /// Where the server has forgotten what committed late, everything within the overlap counts as not passed.

@@ -13,6 +13,7 @@ mod operating;
 mod reading;
 mod replaced;
 mod sharing;
+mod shown;
 mod units_of_work;
 
 use std::time::Duration;

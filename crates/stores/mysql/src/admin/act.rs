@@ -138,6 +138,7 @@ pub(super) async fn replay(db: &mut Db, spec: &ReplaySpec, actor: &Actor) -> Wor
         paused: None,
         reader: Reader { replay: Some(replay), ..of.reader },
         replay_end: Some(db.counter("place").await?),
+        left: Vec::new(),
     };
     route.save(db).await?;
     add_lanes(db, &name, 1, 0).await?;

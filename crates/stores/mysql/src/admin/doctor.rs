@@ -178,6 +178,40 @@ pub(super) async fn blockage(db: &mut Db) -> Work<Option<Finding>> {
     ))
 }
 
+/// Whether somebody waits for the definition of a table. Needs the PROCESS privilege.
+const METADATA_WAIT: &str = "
+SELECT 1 FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata%' LIMIT 1";
+
+/// The transaction of this database that has been open for longest and waits for nobody: it keeps the definition of each table
+/// that it has used. Which ones these are only some servers tell, so it is a guess. Needs the PROCESS privilege.
+const OLDEST: &str = "
+SELECT trx.trx_mysql_thread_id, TIMESTAMPDIFF(MICROSECOND, trx.trx_started, NOW()), COALESCE(process.user, '?'),
+       COALESCE(trx.trx_query, '')
+  FROM information_schema.innodb_trx AS trx
+  JOIN information_schema.processlist AS process ON process.id = trx.trx_mysql_thread_id
+ WHERE process.db = DATABASE() AND trx.trx_mysql_thread_id <> CONNECTION_ID() AND trx.trx_wait_started IS NULL
+   AND COALESCE(process.state, '') NOT LIKE 'Waiting for%' AND trx.trx_started < NOW() - INTERVAL ? SECOND
+ ORDER BY trx.trx_started
+ LIMIT 1";
+
+/// Who is in the way of somebody who waits right now: as [`blockage`], and also of whoever waits for the definition of a table.
+pub(crate) async fn holder(db: &mut Db) -> Work<Option<Finding>> {
+    let found = blockage(db).await?;
+    if found.is_some() || db.query_opt(METADATA_WAIT, Vec::new()).await?.is_none() {
+        return Ok(found);
+    }
+    let Some(row) = db.query_opt(OLDEST, values![LOCKED_AFTER_SECONDS]).await? else { return Ok(None) };
+    let Holder { thread, told } = Holder::of(&row)?;
+    Ok(Some(
+        Finding::new("store-locked", Severity::Error, format!("connection {thread}"))
+            .detail(format!(
+                "somebody keeps the definition of a table, most likely connection {thread}, the oldest in this database: its \
+                 transaction {told}"
+            ))
+            .fix(format!("end that transaction, or `KILL {thread}`; SHOW PROCESSLIST tells of others")),
+    ))
+}
+
 /// Whose transaction it is, and what is known of it.
 struct Holder {
     thread: u64,

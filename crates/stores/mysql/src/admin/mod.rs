@@ -24,7 +24,8 @@ use postrider_core::{
     parked::Ordinal,
 };
 
-use crate::{MysqlStore, error::Fault, log::transact, order};
+pub(crate) use self::doctor::holder;
+use crate::{MysqlStore, error::Fault, locked, log::transact, order};
 
 /// Messages that a look gives places to at most.
 const ORDERED_MAX: usize = PENDING_COUNT_MAX as usize;
@@ -48,12 +49,14 @@ macro_rules! look_at_log {
     }};
 }
 
-/// One change by an operator in one transaction, and a hint to the relays of this process.
+/// One change by an operator in one transaction, and a hint to the relays of this process. Who keeps a lock that it cannot
+/// have is named.
 macro_rules! act {
     ($self:ident, $operation:literal, |$db:ident| $work:expr) => {{
         let store = $self.clone();
         $self.run($operation, async move {
-            let changed = transact!(store, begin, |$db| $work)?;
+            let change = async { transact!(store, begin_impatiently, |$db| $work) };
+            let changed = locked::told($operation, || store.alone(), change).await?;
             store.wake();
             Ok(changed)
         })

@@ -166,6 +166,7 @@ async fn passed(db: &mut Db, envelope: &Envelope, enqueued_at: Timestamp, place:
     for (name, route) in Route::all(db).await? {
         let in_time = route.replay_end.is_none_or(|end| place <= end);
         if !in_time || !route.reader.reads(&envelope.topic, &envelope.name, key, enqueued_at) {
+            passed.extend(route.passed_once(place, &envelope.topic, key.map(str::as_bytes), &envelope.id.0));
             continue;
         }
         for lane in lanes.get(&name).into_iter().flatten() {

@@ -18,6 +18,7 @@ use crate::{
     db::{Db, get, values},
     dialect::Mysql,
     error::{Fault, Work},
+    locked,
     server::has_trigger,
     unnoted,
 };
@@ -129,7 +130,8 @@ pub async fn up(url: &str, dialect: &Mysql, actor: &Actor) -> Result<Vec<Standin
         unnoted::note(url, dialect, actor).await?;
         Ok(applied)
     };
-    work.await.map_err(|fault: Fault| fault.into_error("migrate"))
+    let connect = || async move { Ok(Db::alone(lend(url).await?, dialect)) };
+    locked::told("migrate", connect, work).await.map_err(|fault: Fault| fault.into_error("migrate"))
 }
 
 /// The prefixes of other stores in the same database, if the one that is asked for is not there: perhaps one of them is meant.

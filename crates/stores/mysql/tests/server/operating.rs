@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use postrider_core::{
-    admin::{ParkedFilter, StoreAdmin},
+    admin::{Actor, ParkedFilter, StoreAdmin},
     envelope::Envelope,
     lease::LaneId,
     log::{Log, RecordRef, Settlement},
@@ -99,6 +99,27 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     holder.query_drop("ROLLBACK").await.unwrap();
     waiting.await.unwrap().unwrap();
     blockage(false).await;
+}
+
+/// An operator does not wait as long as a relay does, and learns who is in the way, also where it is the definition of a table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operators_change_that_gives_up_behind_a_lock_names_its_holder() {
+    let place = Place::new().await;
+    let store = place.store();
+    store.register(&node("r", Duration::from_secs(3600)), &[spec("r")]).await.unwrap();
+    let mut holder = connect().await;
+    holder.query_drop("BEGIN").await.unwrap();
+    holder.query_drop(format!("SELECT * FROM {}route FOR UPDATE", place.prefix())).await.unwrap();
+    let _asking = ASKING.lock().await;
+    let actor = Actor::new("operator");
+    let told = store.pause("r", &actor).await.unwrap_err();
+    assert_eq!(told.kind(), postrider_core::ErrorKind::Unavailable);
+    let named = format!("store-locked: connection {} keeps a lock", holder.id());
+    assert!(told.to_string().contains(&named) && told.chain().contains("pause"), "{}", told.chain());
+    assert!(told.to_string().contains(&format!("`KILL {}`", holder.id())), "{told}");
+    holder.query_drop("ROLLBACK").await.unwrap();
+    store.pause("r", &actor).await.unwrap();
+    assert!(store.overview().await.unwrap().routes[0].paused.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -148,7 +148,7 @@ pub(super) async fn replay(db: &Db<'_>, spec: &ReplaySpec, actor: &Actor) -> Wor
     let name: Arc<str> = format!("{}#replay-{number}", spec.route).into();
     let replay = Replay { of: to.name, filter: spec.filter.clone(), rate: spec.rate };
     let reader = Reader { replay: Some(replay), ..of.reader };
-    Route { name: Arc::clone(&name), lanes: 1, paused: None, reader }.save(db).await?;
+    Route { name: Arc::clone(&name), lanes: 1, paused: None, reader, left: Vec::new() }.save(db).await?;
     add_lane(db, &name, 0, position.replay_lo(), &position.encode()).await?;
     note(db, actor, "replay", &spec.in_words(&name)).await?;
     Ok(name)

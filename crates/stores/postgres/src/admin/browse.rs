@@ -189,13 +189,15 @@ impl Readers {
         let seq = record.number.cast_signed();
         let mut passed = Vec::new();
         for route in &self.routes {
+            let lanes = self.lanes.get(&route.name);
+            let bytes = key.as_ref().map(String::as_bytes);
             if !route.reader.reads(topic, name, key.as_deref(), *enqueued_at) {
+                passed.extend(route.passed_once(lanes, (xid, seq), topic, bytes, &record.id.0));
                 continue;
             }
-            let key = key.as_ref().map(String::as_bytes);
-            for lane in self.lanes.get(&route.name).into_iter().flatten() {
+            for lane in lanes.into_iter().flatten() {
                 let in_time = route.reader.replay.is_none() || lane.position.is_in_replay(xid, seq);
-                if in_time && route.reader.place(key, &record.id.0, lane.number, route.lanes).1 {
+                if in_time && route.reader.place(bytes, &record.id.0, lane.number, route.lanes).1 {
                     let lane_id = LaneId { route: Arc::clone(&route.name), number: lane.number };
                     passed.push((lane_id, lane.position.has_settled(xid, seq)));
                 }

@@ -118,6 +118,7 @@ impl Log {
         Ok(RouteStatus {
             lanes: lanes.collect(),
             topics: route.reader.topics.to_string(),
+            left: route.left,
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending,

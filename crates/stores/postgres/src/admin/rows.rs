@@ -202,6 +202,8 @@ async fn passed(
     let lanes = lease::lanes(db, db.now().await?).await?;
     let mut passed = Vec::new();
     for (name, route) in Route::all(db).await? {
+        let key = envelope.key.as_ref().map(AsRef::as_ref);
+        passed.extend(route.passed_once(lanes.get(&name), (xid, seq), &envelope.topic, key, &envelope.id.0));
         for lane in lanes.get(&name).into_iter().flatten() {
             let in_time = route.reader.replay.is_none() || lane.position.is_in_replay(xid, seq);
             if in_time && belongs(&route, envelope, enqueued_at, lane.number) {

@@ -112,6 +112,14 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// Whatever a settlement holds, under the next number.
+    pub(crate) async fn settle_all(&mut self, settlement: Settlement) {
+        self.number += 1;
+        self.store.settle(&self.lease, &Settlement { number: self.number, ..settlement }).await.unwrap();
+    }
+}
+
 /// A node that serves one route.
 pub(crate) fn node(route: &str) -> Node {
     Node {
@@ -144,6 +152,23 @@ pub(crate) async fn commit(url: &str, count: usize) -> Vec<MessageId> {
     let ids = append(&mut transaction, count).await;
     transaction.commit().await.unwrap();
     ids
+}
+
+/// Commits some messages of keys that have never been there, and some without one.
+pub(crate) async fn commit_keyed(url: &str) {
+    let (mut client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mut transaction = client.transaction().await.unwrap();
+    let keyless = (0..2).map(|_| Envelope::new("orders", "order.placed", "{}"));
+    let keyed = (0..6).map(|_| {
+        let envelope = Envelope::new("orders", "order.placed", "{}");
+        let key = envelope.id.to_string();
+        envelope.with_key(key.as_str())
+    });
+    let envelopes = keyless.chain(keyed).collect();
+    let dialect = postrider_store_postgres::Postgres::default();
+    transaction.append(&dialect, Limits::default().check(envelopes)).await.unwrap();
+    transaction.commit().await.unwrap();
 }
 
 pub(crate) async fn append(transaction: &mut tokio_postgres::Transaction<'_>, count: usize) -> Vec<MessageId> {

@@ -4,12 +4,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clock;
 mod enqueueing;
+mod floor;
 mod migrating;
+mod naming;
 mod operating;
 mod reading;
 mod retention;
 mod sessions;
+mod waking;
 
 use std::time::Duration;
 

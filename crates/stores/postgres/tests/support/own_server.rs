@@ -142,12 +142,17 @@ pub(crate) struct Pooler {
 impl OwnServer {
     /// One that hands its sessions out by `transaction`, or one that does so by `session`.
     pub(crate) fn pooler(&self, by: &str) -> Pooler {
+        self.pooler_with(by, "")
+    }
+
+    /// The same with more settings, one a line.
+    pub(crate) fn pooler_with(&self, by: &str, more: &str) -> Pooler {
         let (dir, port) = (directory(), free_port());
         let here = dir.path().display();
         let settings = format!(
             "[databases]\npostgres = host=127.0.0.1 port={} user=postrider password={PASSWORD}\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {by}\n\
-             logfile = {here}/log\nignore_startup_parameters = extra_float_digits\n",
+             logfile = {here}/log\nignore_startup_parameters = extra_float_digits\n{more}\n",
             self.port
         );
         let path = dir.path().join("pooler.ini");

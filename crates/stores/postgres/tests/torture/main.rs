@@ -1,6 +1,6 @@
 //! Torture: many writers that hold, roll back, set savepoints, write ten thousand at once and prepare; two relays that take
-//! the lane from each other, sleep through their leases and lose their sessions; a ring that is emptied meanwhile. A checker
-//! compares the producers' own log with what arrived.
+//! the lane from each other, sleep through their leases and lose their sessions; a ring that is emptied meanwhile; and a server
+//! that crashes. A checker compares the producers' own log with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to readers with a planted mistake, each of which it
 //! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
@@ -9,6 +9,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../clusters/cluster.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod cluster;
+
+mod crash;
 mod relay;
 mod world;
 mod writer;
@@ -25,6 +30,9 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// A planted mistake is given so many runs of a second or two to show itself.
 const RUNS_MAX: u64 = 30;
+
+/// The same where each run has a server of its own.
+const CRASHING_RUNS_MAX: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_made_up_or_turned_around() {
@@ -93,6 +101,26 @@ async fn every_planted_mistake_is_caught() {
     }
 }
 
+/// The same on a server that crashes: what a reader remembers of its snapshots is worth nothing then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_base_that_is_kept_over_a_lost_connection_is_caught() {
+    let _alone = ALONE.lock().await;
+    let load = Load::brief(Duration::from_millis(200));
+    let world = World::crashing(Plant::None, load).await;
+    let verdict = torture(&world, 1).await;
+    println!("{} crashes: {:?}, {verdict:?}", world.crashes(), world.counts());
+    assert!(verdict.is_good(), "{:?}, {verdict:?}", world.counts());
+    // Two crashes a run. The server may have written everything down just before one of them.
+    for run in 1..=CRASHING_RUNS_MAX {
+        let world = World::crashing(Plant::BaseKeptOverLostConnection, load).await;
+        let Verdict { committed, lost, .. } = torture(&world, run).await;
+        if lost > 0 {
+            return println!("run {run}: {lost} of {committed} lost");
+        }
+    }
+    panic!("it was not caught in {CRASHING_RUNS_MAX} runs");
+}
+
 /// A horizon below the oldest transaction loses nothing, it only waits; but it turns keys around.
 fn is_caught(plant: Plant, verdict: &Verdict) -> bool {
     if plant == Plant::BelowXmin { verdict.out_of_order > 0 } else { verdict.lost > 0 }
@@ -116,9 +144,14 @@ async fn torture(world: &World, seed: u64) -> Verdict {
         }
     };
     let relays = [0, 1].map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + i)));
-    let purging = tokio::spawn(relay::purge(world.clone()));
-    let killing = (world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
+    let crashes = world.crashing_server().is_some();
+    let crashing = crashes.then(|| tokio::spawn(crash::crash_on_purpose(world.clone())));
+    let purging = (!crashes).then(|| tokio::spawn(relay::purge(world.clone())));
+    let killing = (!crashes && world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
     writing.await;
+    if let Some(crashing) = crashing {
+        crashing.await.unwrap();
+    }
     for relay in relays {
         relay.await.unwrap();
     }
@@ -126,7 +159,9 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     if let Some(killing) = killing {
         killing.await.unwrap();
     }
-    purging.await.unwrap();
+    if let Some(purging) = purging {
+        purging.await.unwrap();
+    }
     world.verdict()
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use postrider_core::{
+    BoxFuture, Result,
     lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
     log::{Log, PageLimit, Retention, Settlement},
     topic::TopicFilter,
@@ -15,7 +16,7 @@ use postrider_store_postgres::PostgresStore;
 use postrider_testkit::random::Random;
 use tokio_postgres::Client;
 
-use crate::{support::connect, world::World};
+use crate::world::World;
 
 /// Records of a page: an owner takes one of these.
 const PAGES: [u32; 3] = [37, 37, 1_000];
@@ -25,23 +26,28 @@ const PAGES_UNSETTLED_MAX: u64 = 10;
 
 const LEASE: Duration = Duration::from_millis(500);
 
+/// Where the server crashes, an owner outlives it: what it does then is what is looked at.
+const LONG_LEASE: Duration = Duration::from_secs(600);
+
 /// Takes the lane again and again. Ends when all is written and read.
 pub(crate) async fn run(world: World, seed: u64) {
     let mut random = Random::new(seed);
     let store = world.store().await;
-    let lane = LaneId { route: "r".into(), number: 0 };
+    let (lane, routes) = (LaneId { route: "r".into(), number: 0 }, [spec()]);
+    let own_node = node(&world);
     loop {
-        let node = node();
-        store.register(&node, &[spec()]).await.unwrap();
-        if store.acquire(&lane, &node).await.unwrap().is_none() {
-            store.retire(node.id).await.unwrap();
+        // A crash may take back that a node has retired or taken the lane. Then the lane is that of a node which still asks for it.
+        let node = if world.crashing_server().is_some() { own_node.clone() } else { node(&world) };
+        patiently(&world, || store.register(&node, &routes)).await.unwrap();
+        if patiently(&world, || store.acquire(&lane, &node)).await.unwrap().is_none() {
+            patiently(&world, || store.retire(node.id)).await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         }
         let records = PAGES[usize::try_from(random.below(3)).unwrap()];
         let limit = PageLimit { records, bytes: 1 << 20 };
         let done = own(&world, &store, &lane, &node, limit, &mut random).await;
-        store.retire(node.id).await.unwrap();
+        patiently(&world, || store.retire(node.id)).await.unwrap();
         if done {
             return;
         }
@@ -50,12 +56,25 @@ pub(crate) async fn run(world: World, seed: u64) {
     }
 }
 
-fn node() -> Node {
+/// Repeats what fails because the server is gone, if it is one that crashes.
+async fn patiently<'f, T>(world: &World, mut work: impl FnMut() -> BoxFuture<'f, Result<T>>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match work().await {
+            Err(error) if world.crashing_server().is_some() && !error.is_fenced() && began.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn node(world: &World) -> Node {
     Node {
         id: NodeId::generate(),
         name: "relay".into(),
         routes: vec!["r".into()],
-        lease_life: LEASE,
+        lease_life: if world.crashing_server().is_some() { LONG_LEASE } else { LEASE },
         standstills: Vec::new(),
     }
 }
@@ -74,18 +93,18 @@ async fn own(
     random: &mut Random,
 ) -> bool {
     // Somebody may have been quicker, if this took longer than the lease.
-    let Some(lease) = store.acquire(lane, node).await.unwrap() else { return false };
+    let Some(lease) = patiently(world, || store.acquire(lane, node)).await.unwrap() else { return false };
     world.owners.fetch_add(1, Ordering::SeqCst);
-    let Ok(resumed) = store.resume(&lease).await else { return false };
+    let Ok(resumed) = patiently(world, || store.resume(&lease)).await else { return false };
     let mut cursor = resumed.cursor;
     let (mut number, mut unsettled, mut beaten) = (0, 0, Instant::now());
     for _ in 0..20 + random.below(400) {
         if beaten.elapsed() > LEASE / 4 {
-            store.heartbeat(node).await.unwrap();
+            patiently(world, || store.heartbeat(node)).await.unwrap();
             beaten = Instant::now();
         }
         let all_written = world.is_written();
-        let page = match store.read(&lease, &cursor, limit).await {
+        let page = match patiently(world, || store.read(&lease, &cursor, limit)).await {
             Ok(page) => page,
             Err(error) if error.is_fenced() => {
                 world.fenced.fetch_add(1, Ordering::SeqCst);
@@ -96,6 +115,7 @@ async fn own(
             Err(error) => panic!("{error:?}"),
         };
         world.arrive(page.records.iter().map(|record| record.envelope.id));
+        world.reads.fetch_add(1, Ordering::SeqCst);
         unsettled += 1;
         let is_first = world.sleeps_on_purpose(!page.records.is_empty());
         if is_first {
@@ -110,7 +130,7 @@ async fn own(
         if unsettled == PAGES_UNSETTLED_MAX || advance != page.end || is_first || random.chance(200) {
             number += 1;
             let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
-            match store.settle(&lease, &settlement).await {
+            match patiently(world, || store.settle(&lease, &settlement)).await {
                 Ok(()) => unsettled = 0,
                 Err(error) if error.is_fenced() => {
                     world.fenced.fetch_add(1, Ordering::SeqCst);
@@ -129,15 +149,15 @@ async fn own(
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        if random.chance(5) {
-            end_sessions(world, &connect().await).await;
+        if world.crashing_server().is_none() && random.chance(5) {
+            end_sessions(world, &world.connect().await).await;
         }
     }
     false
 }
 
 /// Longer than anything takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Until somebody else has taken the lane, so that one owner at least is fenced in every run.
 async fn until_taken(world: &World) {
@@ -162,7 +182,7 @@ pub(crate) async fn purge(world: World) {
 /// Goes on behind the relays, once everything is read, until a leaf is emptied, so that no run goes without: what keeps the
 /// bound down may be a transaction of anybody on this server. What is read here has arrived before, or is lost.
 pub(crate) async fn purge_on_purpose(world: &World) {
-    let (store, client, node) = (world.store().await, connect().await, node());
+    let (store, client, node) = (world.store().await, world.connect().await, node(world));
     let lane = LaneId { route: "r".into(), number: 0 };
     store.register(&node, &[spec()]).await.unwrap();
     let began = Instant::now();
@@ -193,7 +213,7 @@ pub(crate) async fn purge_on_purpose(world: &World) {
 
 /// Ends a session at least, so that one is lost in every run. Ends with it, or when everything is read.
 pub(crate) async fn kill_on_purpose(world: World) {
-    let client = connect().await;
+    let client = world.connect().await;
     while world.killed.load(Ordering::SeqCst) == 0 && !world.is_read() {
         end_sessions(&world, &client).await;
         tokio::time::sleep(Duration::from_millis(1)).await;

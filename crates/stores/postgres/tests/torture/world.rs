@@ -5,15 +5,19 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use postrider_core::envelope::MessageId;
 use postrider_store_postgres::{Postgres, PostgresStore, planted::Plant};
 use postrider_testkit::checker::{Enqueued, Verdict, check};
-use tokio_postgres::Transaction;
+use tokio::sync::RwLock;
+use tokio_postgres::{Client, Transaction};
 
-use crate::support::{Place, connect, url};
+use crate::{
+    cluster::Cluster,
+    support::{Place, connect_to, url},
+};
 
 /// How hard it is.
 #[derive(Clone, Copy, Debug)]
@@ -60,17 +64,38 @@ pub(crate) struct Counts {
     pub(crate) purged: u64,
 }
 
+/// Where it takes place: in a schema of its own on the server that all tests share, or on a server of its own.
+enum Where {
+    Shared(Place),
+    Own(Cluster),
+}
+
+/// The schema on a server of its own.
+const SCHEMA: &str = "torture";
+
+/// Nothing is written down unless a commit waits for it, which those of the relays do not; nor does it happen in the background,
+/// or not often. So what a crash takes back is more than usual.
+const CRASHING: &str = "synchronous_commit=off wal_writer_delay=10s bgwriter_delay=10s checkpoint_timeout=1h \
+                        wal_writer_flush_after=0 full_page_writes=off";
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Inner>);
 
 pub(crate) struct Inner {
-    place: Place,
+    place: Where,
     pub(crate) plant: Plant,
     pub(crate) load: Load,
     pub(crate) dialect: Postgres,
     written: AtomicBool,
     read: AtomicBool,
+    /// Whoever writes has a part of it. A server crashes while nobody does, so that no commit is in doubt.
+    pub(crate) breath: RwLock<()>,
+    /// Times that the server has crashed, and whether it will not do so any more.
+    pub(crate) crashes: AtomicU64,
+    pub(crate) stays_up: AtomicBool,
+    /// Pages that were read.
+    pub(crate) reads: AtomicU64,
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
     slept: AtomicBool,
@@ -95,19 +120,30 @@ impl std::ops::Deref for World {
 
 impl World {
     pub(crate) async fn new(plant: Plant, load: Load) -> Self {
-        let place = Place::new(load.block_bits).await;
+        Self::at(Where::Shared(Place::new(load.block_bits).await), plant, load).await
+    }
+
+    /// On a server that crashes now and then.
+    pub(crate) async fn crashing(plant: Plant, load: Load) -> Self {
+        let cluster = Cluster::start(CRASHING);
+        let store = PostgresStore::builder(&cluster.url()).schema(SCHEMA).block_bits(load.block_bits);
+        drop(store.open().await.unwrap());
+        Self::at(Where::Own(cluster), plant, load).await
+    }
+
+    async fn at(place: Where, plant: Plant, load: Load) -> Self {
         let schema = place.schema();
         let sql = format!(
             "CREATE TABLE \"{schema}\".keys (key bigint PRIMARY KEY, version bigint NOT NULL);
              INSERT INTO \"{schema}\".keys SELECT key, 0 FROM generate_series(0, {}) AS key",
             load.keys - 1
         );
-        let client = connect().await;
+        let client = connect_to(&place.url()).await;
         client.batch_execute(&sql).await.unwrap();
         if plant == Plant::SequenceCache {
             client.batch_execute(&format!("ALTER SEQUENCE \"{schema}\".seq CACHE 10")).await.unwrap();
         }
-        let dialect = place.store().dialect();
+        let dialect = Postgres::new(schema, "").unwrap();
         Self(Arc::new(Inner {
             place,
             plant,
@@ -115,6 +151,10 @@ impl World {
             dialect,
             written: AtomicBool::new(false),
             read: AtomicBool::new(false),
+            breath: RwLock::new(()),
+            crashes: AtomicU64::new(0),
+            stays_up: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
             slept: AtomicBool::new(false),
@@ -130,10 +170,59 @@ impl World {
     }
 }
 
+impl Where {
+    fn url(&self) -> String {
+        match self {
+            Self::Shared(_) => url(),
+            Self::Own(cluster) => cluster.url(),
+        }
+    }
+
+    fn schema(&self) -> &str {
+        match self {
+            Self::Shared(place) => place.schema(),
+            Self::Own(_) => SCHEMA,
+        }
+    }
+}
+
 impl Inner {
+    pub(crate) async fn connect(&self) -> Client {
+        connect_to(&self.place.url()).await
+    }
+
+    /// For an application: when its commit has an answer, it is written down.
+    pub(crate) async fn connect_to_write(&self) -> Client {
+        let client = self.connect().await;
+        client.batch_execute("SET synchronous_commit = on").await.unwrap();
+        client
+    }
+
+    /// The server that crashes, if it is one.
+    pub(crate) fn crashing_server(&self) -> Option<&Cluster> {
+        match &self.place {
+            Where::Shared(_) => None,
+            Where::Own(cluster) => Some(cluster),
+        }
+    }
+
+    pub(crate) fn crashes(&self) -> u64 {
+        self.crashes.load(Ordering::SeqCst)
+    }
+
+    /// Whether the writers have written enough.
+    pub(crate) fn is_enough(&self, deadline: Instant) -> bool {
+        Instant::now() >= deadline && (self.crashing_server().is_none() || self.stays_up.load(Ordering::SeqCst))
+    }
+
+    /// Messages of transactions that have ended.
+    pub(crate) fn noted(&self) -> usize {
+        self.enqueued.lock().unwrap().len()
+    }
+
     /// One more process, so to speak, with sessions of its own.
     pub(crate) async fn store(&self) -> PostgresStore {
-        let builder = PostgresStore::builder(&url()).schema(self.schema()).connections_max(4).migrate(false);
+        let builder = PostgresStore::builder(&self.place.url()).schema(self.schema()).connections_max(4).migrate(false);
         builder.plant(self.plant).open().await.unwrap()
     }
 
@@ -179,7 +268,10 @@ impl Inner {
     /// Whether whoever asks is to sleep through its lease: the first one that has read something. Not where a mistake is
     /// planted, which has little time to show itself.
     pub(crate) fn sleeps_on_purpose(&self, has_read: bool) -> bool {
-        self.plant == Plant::None && has_read && !self.slept.swap(true, Ordering::SeqCst)
+        self.plant == Plant::None
+            && self.crashing_server().is_none()
+            && has_read
+            && !self.slept.swap(true, Ordering::SeqCst)
     }
 
     pub(crate) fn verdict(&self) -> Verdict {

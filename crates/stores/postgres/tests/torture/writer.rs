@@ -17,18 +17,23 @@ use crate::{
 /// More than a backend shows of its subtransactions: the server then has to look them up.
 const SUBTRANSACTIONS: u32 = 75;
 
-/// Writes until the deadline.
+/// Writes until it is enough.
 pub(crate) async fn run(world: World, seed: u64, deadline: Instant) {
     let mut random = Random::new(seed);
-    let mut client = connect().await;
-    while Instant::now() < deadline {
+    let (mut client, mut crashes) = (world.connect_to_write().await, 0);
+    while !world.is_enough(deadline) {
+        let _breath = world.breath.read().await;
+        if crashes != world.crashes() {
+            (client, crashes) = (world.connect_to_write().await, world.crashes());
+        }
         write(&world, &mut client, &mut random).await;
     }
 }
 
 /// One large transaction that is committed, so that no run goes without.
 pub(crate) async fn write_bulk(world: World, seed: u64) {
-    let mut client = connect().await;
+    let _breath = world.breath.read().await;
+    let mut client = world.connect_to_write().await;
     let mut transaction = client.transaction().await.unwrap();
     let key = seed % world.load.keys;
     let sequence = world.lock(&transaction, key).await;

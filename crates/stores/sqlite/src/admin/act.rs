@@ -138,6 +138,7 @@ pub(super) fn replay(db: &Db, spec: &ReplaySpec, actor: &Actor, now: Timestamp) 
         paused: None,
         reader: Reader { replay: Some(replay), ..of.reader },
         replay_end: Some(last_seq(db)?),
+        left: Vec::new(),
     };
     route.save(db)?;
     let begin = db.statement(BEFORE_OLDEST)?.query_row([], |row| row.get(0))?;

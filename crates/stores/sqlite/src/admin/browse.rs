@@ -103,12 +103,13 @@ impl Readers {
         let mut passed = Vec::new();
         for route in &self.routes {
             let in_time = route.replay_end.is_none_or(|end| number <= end);
+            let bytes = key.as_ref().map(String::as_bytes);
             if !in_time || !route.reader.reads(topic, name, key.as_deref(), *enqueued_at) {
+                passed.extend(route.passed_once(number, topic, bytes, &record.id.0));
                 continue;
             }
-            let key = key.as_ref().map(String::as_bytes);
             for lane in self.lanes.get(&route.name).into_iter().flatten() {
-                if route.reader.place(key, &record.id.0, lane.number, route.lanes).1 {
+                if route.reader.place(bytes, &record.id.0, lane.number, route.lanes).1 {
                     let lane_id = LaneId { route: Arc::clone(&route.name), number: lane.number };
                     passed.push((lane_id, number <= lane.passed));
                 }

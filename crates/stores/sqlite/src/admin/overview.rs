@@ -74,6 +74,7 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
     Ok(RouteStatus {
         lanes: lanes.collect(),
         topics: route.reader.topics.to_string(),
+        left: route.left,
         order: route.reader.order,
         paused: route.paused.map(|(name, reason)| Actor { name, reason }),
         pending,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use postrider_core::{
     admin::{CauseGroup, MessageTrace, ParkedFilter, ParkedRow},
-    envelope::MessageId,
+    envelope::{Envelope, MessageId},
     lease::LaneId,
     parked::{Ordinal, ParkedState},
     time::Timestamp,
@@ -148,13 +148,14 @@ pub(super) fn message(db: &Db, id: MessageId, now: Timestamp) -> Work<MessageTra
     let mut rows = statement.query([id.0.as_bytes()])?;
     if let Some(row) = rows.next()? {
         let seq = row.get(0)?;
-        trace.record = Some(record(db, seq)?);
-        trace.passed = passed(db, seq, now)?;
+        let (envelope, enqueued_at) = record(db, seq)?;
+        trace.passed = passed(db, seq, &envelope, now)?;
+        trace.record = Some((envelope, enqueued_at));
     }
     Ok(trace)
 }
 
-fn record(db: &Db, seq: i64) -> Work<(postrider_core::envelope::Envelope, Timestamp)> {
+fn record(db: &Db, seq: i64) -> Work<(Envelope, Timestamp)> {
     let mut statement = db.statement(&format!("SELECT {ENVELOPE} FROM {{p}}log WHERE seq = ?1"))?;
     let mut rows = statement.query([seq])?;
     let row = rows.next()?.ok_or_else(|| corrupt("a record that was just found is gone"))?;
@@ -162,10 +163,12 @@ fn record(db: &Db, seq: i64) -> Work<(postrider_core::envelope::Envelope, Timest
 }
 
 /// Per reader that the record belongs to: whether its lane has passed it.
-fn passed(db: &Db, seq: i64, now: Timestamp) -> Work<Vec<(LaneId, bool)>> {
+fn passed(db: &Db, seq: i64, envelope: &Envelope, now: Timestamp) -> Work<Vec<(LaneId, bool)>> {
     let lanes = lease::lanes(db, now)?;
+    let key = envelope.key.as_ref().map(|key| key.as_str().as_bytes());
     let mut passed = Vec::new();
     for (name, route) in lease::routes(db)? {
+        passed.extend(route.passed_once(seq, &envelope.topic, key, &envelope.id.0));
         for lane in lanes.get(&name).into_iter().flatten() {
             if seq <= route.replay_end.unwrap_or(i64::MAX) && belongs(db, seq, &route, lane.number)? {
                 let lane_id = LaneId { route: Arc::clone(&name), number: lane.number };

@@ -1,4 +1,4 @@
-//! What the role of this connection may do, against what a relay and a viewer need.
+//! What the role of this connection may do, against what a relay and a viewer need, and whoever enqueues.
 
 use postrider_core::doctor::{Finding, Severity};
 use tokio_postgres::Client;
@@ -21,6 +21,12 @@ const RELAY: [(&str, &[&str]); 8] = [
 ];
 
 const SEQUENCES: [(&str, &str); 3] = [("seq", "SELECT"), ("ordinal", "USAGE"), ("replay", "USAGE")];
+
+/// What operators and collectors need besides, who enqueue as the relay's role: these columns of the log, and its numbers.
+const ENQUEUE: [&str; 9] =
+    ["id", "topic", "name", "key", "deliver_at", "expires_at", "attempts_max", "headers", "payload"];
+
+const COLUMN: &str = "SELECT has_column_privilege($1::text::regclass, $2, 'INSERT')";
 
 /// A privilege on some columns is enough to look.
 const TABLE: &str = "
@@ -56,10 +62,19 @@ pub(super) async fn examine(client: &Client, dialect: &Postgres) -> Work<Option<
             unseen |= privilege == "SELECT";
         }
     }
-    if missing.is_empty() {
-        return Ok(None);
-    }
     let fix = "run the script of `postrider migrate roles` with this role as its relay";
+    if missing.is_empty() {
+        let missing = missing_to_enqueue(client, dialect).await?;
+        return Ok((!missing.is_empty()).then(|| {
+            Finding::new("missing-privileges", Severity::Warning, format!("role {role}"))
+                .detail(format!(
+                    "a relay works with this role, but nobody can enqueue with it, neither an operator nor what carries \
+                     messages here from elsewhere; it lacks {}",
+                    missing.join(", ")
+                ))
+                .fix(fix)
+        }));
+    }
     Ok(Some(if writes || unseen {
         Finding::new("missing-privileges", Severity::Error, format!("role {role}"))
             .detail(format!("a relay with this role fails; it lacks {}", missing.join(", ")))
@@ -69,4 +84,21 @@ pub(super) async fn examine(client: &Client, dialect: &Postgres) -> Work<Option<
             .detail("this role may look and change nothing, so a relay cannot run with it")
             .fix(format!("nothing to do if that is meant; otherwise {fix}"))
     }))
+}
+
+async fn missing_to_enqueue(client: &Client, dialect: &Postgres) -> Work<Vec<String>> {
+    let (log, seq) = (dialect.render("{log}"), dialect.render("{seq}"));
+    let (mut missing, mut columns) = (Vec::new(), Vec::new());
+    for column in ENQUEUE {
+        if !client.query_one(COLUMN, &[&log, &column]).await?.try_get::<_, bool>(0)? {
+            columns.push(column);
+        }
+    }
+    if !columns.is_empty() {
+        missing.push(format!("INSERT ({}) on {log}", columns.join(", ")));
+    }
+    if !client.query_one(SEQUENCE, &[&seq, &"USAGE"]).await?.try_get::<_, bool>(0)? {
+        missing.push(format!("USAGE on {seq}"));
+    }
+    Ok(missing)
 }

@@ -1,5 +1,7 @@
 //! The machine by itself, at exact times: what it wants done, and when.
 
+mod outage;
+
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
@@ -287,118 +289,6 @@ fn a_drain_waits_for_a_pause_only_if_something_behind_it_has_arrived() {
 }
 
 #[test]
-fn an_open_breaker_lets_one_probe_through_at_a_time_and_waits_ever_longer() {
-    let mut lane = lane(options(), &["a1", "b1", "c1"]);
-    let down = Outcome::Unavailable(cause());
-    let mut now = 0;
-    let mut asked = poll(&mut lane, now);
-    answer(&mut lane, now, &asked, &down);
-    let mut probed = Vec::new();
-    for longest in [10, 20, 40, 40, 40] {
-        let half = now + ticks(longest * MS) / 2;
-        assert!(poll(&mut lane, half - 1).labels().is_empty(), "at least half of {longest} ms");
-        now += ticks(longest * MS);
-        asked = poll(&mut lane, now);
-        assert_eq!(asked.labels().len(), 1, "one probe, no later than after {longest} ms");
-        assert!(poll(&mut lane, now).labels().is_empty(), "nothing beside it");
-        probed.extend(asked.labels().into_iter().map(str::to_owned));
-        answer(&mut lane, now, &asked, &down);
-    }
-    probed.sort();
-    probed.dedup();
-    assert!(probed.len() > 1, "not always the same one: {probed:?}");
-    let probe = poll(&mut lane, now + ticks(40 * MS));
-    answer(&mut lane, now + ticks(40 * MS), &probe, &rejected());
-    let closed = poll(&mut lane, now + ticks(40 * MS));
-    assert!(closed.notes.iter().any(|note| matches!(note, Note::BreakerClosed)), "any answer is an answer");
-    assert_eq!(closed.labels().len(), 2, "the others go at once");
-}
-
-/// Until the breaker is open and so many probes have failed.
-fn probe_in_vain(lane: &mut Lane, mut now: Tick, outcome: &Outcome, probes: usize) -> Tick {
-    let mut failed = 0;
-    loop {
-        let open = lane.breaker_is_open();
-        let asked = poll(lane, now);
-        failed += usize::from(open && !asked.published.is_empty());
-        answer(lane, now, &asked, outcome);
-        if lane.breaker_is_open() && failed >= probes {
-            return now;
-        }
-        now = lane.wake_at(now);
-    }
-}
-
-#[test]
-fn a_few_bad_messages_on_a_quiet_route_keep_nobody_else_waiting() {
-    let mut lane = lane(options(), &["a1", "b1"]);
-    let now = probe_in_vain(&mut lane, 0, &Outcome::Unknown(cause()), 10);
-    assert!(poll(&mut lane, now + ticks(15 * MS)).labels().is_empty(), "they themselves wait for long by now");
-    read(&mut lane, now + ticks(15 * MS), &["c1"]);
-    let asked = poll(&mut lane, now + ticks(15 * MS));
-    assert_eq!(asked.labels(), ["c1"], "it has not failed, so it is the next probe, and at once");
-    answer(&mut lane, now + ticks(15 * MS), &asked, &Outcome::Durable);
-    let closed = poll(&mut lane, now + ticks(15 * MS));
-    assert!(closed.notes.iter().any(|note| matches!(note, Note::BreakerClosed)));
-}
-
-/// Otherwise they would keep the cursor where it is, and what has arrived behind it would be told to wait.
-#[test]
-fn bad_messages_are_parked_once_another_has_gone_through() {
-    let retry = RetryPolicy { attempts_max: 3, backoff: Backoff::Fixed { wait: 100 * MS }, jitter: Jitter::None };
-    let mut lane = lane(LaneOptions { retry, ..options() }, &["a1", "b1"]);
-    let mut parked = Vec::new();
-    for millis in 1..1_000 {
-        let now = ticks(millis * MS);
-        if millis == 500 {
-            assert!(lane.breaker_is_open() && parked.is_empty(), "nothing is known against them but their own silence");
-            read(&mut lane, now, &["c1"]);
-        }
-        let asked = poll(&mut lane, now);
-        for (batch, labels) in &asked.published {
-            let outcome = if labels[0] == "c1" { Outcome::Durable } else { Outcome::Unknown(cause()) };
-            lane.published(now, *batch, vec![outcome]);
-        }
-        parked.extend(asked.parked().into_iter().map(|(label, _)| label));
-        asked.settles.iter().for_each(|_| lane.settled(now, Settled::Done));
-        if asked.dues > 0 {
-            lane.due_read(now, DuePage::default());
-        }
-    }
-    parked.sort();
-    assert_eq!(parked, ["a1", "b1"]);
-}
-
-#[test]
-fn a_destination_that_is_down_is_probed_ever_more_seldom_also_with_new_messages() {
-    for down in [Outcome::Unavailable(cause()), Outcome::Unknown(cause())] {
-        let mut lane = lane(LaneOptions { page_records_max: 30, ..options() }, &["a1"]);
-        let mut now = probe_in_vain(&mut lane, 0, &down, 0);
-        let new: Vec<String> = ('b'..='z').map(|key| format!("{key}1")).collect();
-        read(&mut lane, now, &new.iter().map(String::as_str).collect::<Vec<_>>());
-        for longest in [10, 20, 40, 40, 40] {
-            let failed_at = now;
-            let wake_at = lane.wake_at(now);
-            now = probe_in_vain(&mut lane, wake_at, &down, 1);
-            assert!(now - failed_at >= ticks(longest * MS) / 2, "at least half of {longest} ms: {down:?}");
-        }
-    }
-}
-
-#[test]
-fn an_outage_that_nobody_has_told_of_is_a_guess() {
-    let said = |outcome: &Outcome| {
-        let mut lane = lane(options(), &["a1", "b1"]);
-        let now = probe_in_vain(&mut lane, 0, outcome, 3);
-        lane.waits_for(now)
-    };
-    let failing = Some(Reason::Unavailable { cause: cause(), failing: Some(2) });
-    assert_eq!(said(&Outcome::Unknown(cause())), failing, "it may be both of the messages");
-    let down = Some(Reason::Unavailable { cause: cause(), failing: None });
-    assert_eq!(said(&Outcome::Unavailable(cause())), down);
-}
-
-#[test]
 fn a_pause_that_is_asked_for_is_told_once() {
     let hour = Duration::from_hours(1);
     let mut lane = lane(options(), &["a1", "b1"]);
@@ -408,8 +298,20 @@ fn a_pause_that_is_asked_for_is_told_once() {
     assert!(matches!(told[..], [Note::Throttled { pause }] if pause == hour), "{told:?}");
     assert_eq!(lane.waits_for(ticks(MS)), Some(Reason::Throttled { seconds_left: Some(3600) }));
     let asked = poll(&mut lane, ticks(hour));
-    answer(&mut lane, ticks(hour), &asked, &Outcome::Throttled(MS));
+    answer(&mut lane, ticks(hour), &asked, &Outcome::Throttled(Duration::from_secs(1)));
     assert_eq!(poll(&mut lane, ticks(hour)).notes.len(), 1, "and so is the next one");
+}
+
+#[test]
+fn a_pause_of_the_publisher_itself_is_not_told_as_the_destinations_wish() {
+    let mut lane = lane(options(), &["a1", "b1"]);
+    let asked = poll(&mut lane, 0);
+    answer(&mut lane, 0, &asked, &Outcome::Throttled(100 * MS));
+    assert!(poll(&mut lane, 0).notes.is_empty());
+    let waits_for = lane.waits_for(ticks(MS));
+    assert!(matches!(waits_for, Some(Reason::Message { state: MessageState::Turn, .. })), "{waits_for:?}");
+    assert!(poll(&mut lane, ticks(99 * MS)).labels().is_empty(), "but waited for");
+    assert_eq!(poll(&mut lane, ticks(100 * MS)).labels().len(), 2);
 }
 
 #[test]
