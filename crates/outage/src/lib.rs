@@ -14,7 +14,8 @@
 //!
 //! The other half is a subscriber that is taken through the same, with a handler that acknowledges what it gets:
 //! [`receive_through_a_bad_network`] and [`receive_through_a_broker_that_ends`]. Nothing may be lost, first arrivals keep the
-//! order of their key, and what comes twice is bounded by what was out when something went wrong.
+//! order of their key, and what comes twice is bounded by what was out when something went wrong; what was acknowledged does not
+//! come again at all where the server gives its word for an acknowledgement ([`Receiver::judge_acknowledged`]).
 //!
 //! [`certificates()`] are for servers that a test takes through TLS.
 //!
@@ -92,6 +93,24 @@ pub async fn end(place: &mut Place, server: &mut Server, how: fn(&mut Server)) {
     place.opened(before + 1).await;
     server.restart();
     place.delivered().await;
+}
+
+/// Through a while in which one of two destinations is gone: messages to the topic `returns` wait for it, those to `orders` do
+/// not. At the end it is back, and everything is delivered.
+pub async fn through_a_destination_that_is_gone(
+    publisher: impl Publisher + 'static,
+    gone: impl AsyncFnOnce(),
+    back: impl AsyncFnOnce(),
+) -> Place {
+    let mut place = Place::with_two_topics(publisher).await;
+    place.enqueue();
+    place.delivered().await;
+    gone().await;
+    place.enqueue();
+    place.delivered_but_for_one_topic().await;
+    back().await;
+    place.delivered().await;
+    place
 }
 
 /// A subscriber through cuts and resets while messages are under way, through connections of which only the client knows that

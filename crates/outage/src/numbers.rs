@@ -22,6 +22,15 @@ pub(crate) fn envelope(number: usize) -> Envelope {
     Envelope::new("orders", "order.placed", number.to_string()).with_key(format!("key-{}", number % KEYS))
 }
 
+/// The same, where every message of one key goes to another topic.
+pub(crate) fn envelope_of_two_topics(number: usize) -> Envelope {
+    let topic = if number % KEYS == ELSEWHERE { "returns" } else { "orders" };
+    Envelope { topic: topic.into(), ..envelope(number) }
+}
+
+/// The key of which that is so.
+const ELSEWHERE: usize = 3;
+
 /// The number of a message.
 pub(crate) fn number(envelope: &Envelope) -> usize {
     let text = std::str::from_utf8(&envelope.payload).expect("the payload is a number");

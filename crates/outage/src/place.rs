@@ -8,13 +8,17 @@ use std::{
 };
 
 use postrider::{Outbox, Relay, Route, relay::RelayHandle};
-use postrider_core::{cloudevents::Received, envelope::MessageId, transport::Publisher};
+use postrider_core::{
+    cloudevents::Received,
+    envelope::{Envelope, MessageId},
+    transport::Publisher,
+};
 use postrider_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::{
-    numbers::{self, PATIENCE, ROUND, in_time},
+    numbers::{self, KEYS, PATIENCE, ROUND, in_time},
     recorder::{Doubts, Recorder},
     told::Told,
 };
@@ -29,6 +33,7 @@ pub struct Place {
     doubts: Doubts,
     running: JoinHandle<postrider::Result<()>>,
     committed: usize,
+    envelope: fn(usize) -> Envelope,
     begun: Instant,
 }
 
@@ -48,12 +53,28 @@ impl Place {
         let relay = relay.build().expect("a relay with one route");
         let handle = relay.handle();
         let running = tokio::spawn(relay.run());
-        Self { _folder: folder, path, store, handle, told, doubts, running, committed: 0, begun: Instant::now() }
+        Self {
+            _folder: folder,
+            path,
+            store,
+            handle,
+            told,
+            doubts,
+            running,
+            committed: 0,
+            envelope: numbers::envelope,
+            begun: Instant::now(),
+        }
+    }
+
+    /// As above, with messages to two topics: `orders`, and one key in eight to `returns`.
+    pub(crate) async fn with_two_topics(publisher: impl Publisher + 'static) -> Self {
+        Self { envelope: numbers::envelope_of_two_topics, ..Self::new(publisher).await }
     }
 
     /// Commits a round of messages over all keys, each in its own transaction.
     pub fn enqueue(&mut self) {
-        enqueue(&self.path, &self.store, self.committed);
+        enqueue(&self.path, &self.store, self.envelope, self.committed);
         self.committed += ROUND;
         self.store.wake();
     }
@@ -67,6 +88,13 @@ impl Place {
     /// Waits until everything that was committed is delivered.
     pub async fn delivered(&self) {
         self.until("everything is delivered", || self.handle.stats().durable() == self.committed as u64).await;
+    }
+
+    /// Waits until all but the last round of the other topic is delivered, and that is set aside.
+    pub(crate) async fn delivered_but_for_one_topic(&self) {
+        let delivered = (self.committed - ROUND / KEYS) as u64;
+        self.until("everything to the other topic is delivered", || self.handle.stats().durable() == delivered).await;
+        self.until("one topic is known to take nothing", || self.told.count("aside") > 0).await;
     }
 
     /// How often the relay has seen that the destination is not there.
@@ -122,11 +150,11 @@ impl Place {
     }
 }
 
-fn enqueue(path: &Path, store: &SqliteStore, from: usize) {
+fn enqueue(path: &Path, store: &SqliteStore, envelope: fn(usize) -> Envelope, from: usize) {
     let outbox = Outbox::new(store.dialect());
     let mut connection = rusqlite::Connection::open(path).expect("open the store's file");
     for number in from..from + ROUND {
-        let envelope = numbers::envelope(number);
+        let envelope = envelope(number);
         let mut tx = connection.transaction().expect("begin");
         outbox.enqueue_raw(&mut tx, vec![envelope]).expect("enqueue");
         tx.commit().expect("commit");

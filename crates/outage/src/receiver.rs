@@ -2,7 +2,7 @@
 //! acknowledges whatever it receives, and what has arrived so far.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -25,8 +25,8 @@ pub struct Receiver {
     handling: JoinHandle<()>,
     seen: Arc<Seen>,
     published: usize,
-    /// How often a publish was repeated, so that the broker may have a message twice.
-    repeated: usize,
+    /// How often the publish of each message was repeated, so that the broker may have it more than once.
+    repeated: BTreeMap<usize, usize>,
     disturbed: usize,
     begun: Instant,
 }
@@ -35,6 +35,8 @@ pub struct Receiver {
 #[derive(Default)]
 struct Seen {
     envelopes: Mutex<Vec<Envelope>>,
+    /// How often each message came after an acknowledgement of it had gone through.
+    acknowledged: Mutex<BTreeMap<usize, usize>>,
     errors: Mutex<Vec<String>>,
 }
 
@@ -48,7 +50,7 @@ impl Receiver {
             handling,
             seen,
             published: 0,
-            repeated: 0,
+            repeated: BTreeMap::new(),
             disturbed: 0,
             begun: Instant::now(),
         }
@@ -64,10 +66,11 @@ impl Receiver {
                 let outcomes = in_time(publishing).await.filter(|_| self.begun.elapsed() < PATIENCE);
                 let outcomes =
                     outcomes.unwrap_or_else(|| panic!("a message cannot be published: {}", self.seen.shown()));
-                let durable: Vec<bool> = outcomes.iter().map(|outcome| *outcome == Outcome::Durable).collect();
-                self.repeated += durable.iter().filter(|durable| !**durable).count();
-                let mut durable = durable.into_iter();
+                let mut durable = outcomes.iter().map(|outcome| *outcome == Outcome::Durable);
                 left.retain(|_| !durable.next().unwrap_or(false));
+                for envelope in &left {
+                    *self.repeated.entry(numbers::number(envelope)).or_default() += 1;
+                }
             }
         }
         self.published += ROUND;
@@ -115,14 +118,32 @@ impl Receiver {
         assert_eq!(arrivals, numbers::all(self.published), "everything arrives, in order per key");
         let again = seen.len() - self.published;
         // Fetched ahead, with the handler, and with the answer to the one before.
-        let bound = self.disturbed * (out_max + 2 * TAKEN_MAX as usize) + self.repeated;
+        let bound = self.disturbed * (out_max + 2 * TAKEN_MAX as usize) + self.repeated.values().sum::<usize>();
         assert!(again <= bound, "{again} came again; no more than {bound} may");
+    }
+
+    /// As [`Self::judge`], and more strictly: what was acknowledged never comes again. That is so where an acknowledgement waits
+    /// for the word of the server, and the server has kept what it knew. RabbitMQ gives no such word, a member of a Kafka group
+    /// is told nothing of partitions that it has lost, and a NATS server that is killed forgets the last ones.
+    ///
+    /// # Panics
+    /// As [`Self::judge`], or if something that was acknowledged came again without having been published again.
+    pub fn judge_acknowledged(self, out_max: usize) {
+        for (number, again) in &*self.seen.acknowledged() {
+            let published_again = self.repeated.get(number).copied().unwrap_or(0);
+            assert!(*again <= published_again, "{number} was acknowledged and came again, {again} times");
+        }
+        self.judge(out_max);
     }
 }
 
 impl Seen {
     fn envelopes(&self) -> MutexGuard<'_, Vec<Envelope>> {
         self.envelopes.lock().expect("nobody panicked with what was seen in hand")
+    }
+
+    fn acknowledged(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.acknowledged.lock().expect("nobody panicked with what was acknowledged in hand")
     }
 
     fn errors(&self) -> MutexGuard<'_, Vec<String>> {
@@ -142,9 +163,20 @@ async fn handle(subscriber: impl Subscriber, seen: Arc<Seen>) {
         match subscriber.receive(TAKEN_MAX).await {
             Ok(deliveries) => {
                 let receipts = deliveries.iter().map(|delivery| delivery.receipt).collect();
+                let numbers: Vec<usize> =
+                    deliveries.iter().map(|delivery| numbers::number(&delivery.envelope)).collect();
+                for number in &numbers {
+                    seen.acknowledged().entry(*number).and_modify(|again| *again += 1);
+                }
                 seen.envelopes().extend(deliveries.into_iter().map(|delivery| delivery.envelope));
-                if let Err(error) = subscriber.acknowledge(receipts).await {
-                    seen.errors().push(error.chain());
+                match subscriber.acknowledge(receipts).await {
+                    Ok(()) => {
+                        let mut acknowledged = seen.acknowledged();
+                        for number in numbers {
+                            acknowledged.entry(number).or_default();
+                        }
+                    }
+                    Err(error) => seen.errors().push(error.chain()),
                 }
             }
             Err(error) => {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use postrider::relay::events::{Event, Observer};
 
-/// Remembers what opened the breaker, and what was rejected or given up.
+/// Remembers what opened the breaker, and what was set aside, rejected or given up.
 #[derive(Default)]
 pub(crate) struct Told {
     lines: Mutex<Vec<String>>,
@@ -14,6 +14,7 @@ impl Observer for Told {
     fn observe(&self, event: &Event<'_>) {
         let told = match event {
             Event::BreakerOpened { cause, .. } => format!("opened {}", cause.code()),
+            Event::SetAside { cause, .. } => format!("aside {}", cause.code()),
             Event::Dead { cause, .. } => format!("dead {}", cause.code()),
             Event::Rejected { cause, .. } => format!("rejected {}", cause.code()),
             _ => return,

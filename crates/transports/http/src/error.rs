@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use hyper::StatusCode;
 use postrider_core::{
     parked::Cause,
-    transport::{Outcome, THROTTLE_MAX},
+    transport::{ASKED_PAUSE_MIN, Outcome, THROTTLE_MAX},
 };
 
 /// How long to pause when a receiver asks for it without saying how long.
@@ -14,7 +14,7 @@ const PAUSE_DEFAULT: Duration = Duration::from_secs(5);
 
 /// The shortest pause. A receiver that rounds down, or whose clock is behind ours, says that it wants none while it wants
 /// one: without this it would be asked again and again in the same moment, and no breaker opens for it.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = ASKED_PAUSE_MIN;
 
 /// Whether this answer closes the endpoint.
 pub(crate) fn is_gone(status: StatusCode) -> bool {

@@ -46,7 +46,8 @@ use crate::{
 const RESPONSE_BODY_BYTES_MAX: usize = 16 << 10;
 /// How long an answer's body may take. It decides nothing; read to its end, the connection can be used again.
 const RESPONSE_BODY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to wait before trying again when all requests were busy for half the time limit.
+/// How long to wait before trying again when all requests were busy for half the time limit: our own limit, and so short that
+/// nobody takes it for a wish of the receiver.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Who we say we are.
 const AGENT: &str = concat!("postrider/", env!("CARGO_PKG_VERSION"));

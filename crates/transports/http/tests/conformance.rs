@@ -7,7 +7,10 @@ mod support;
 use std::sync::Arc;
 
 use postrider_core::{BoxFuture, transport::Publisher};
-use postrider_testkit::transport::{Arrived, PublisherFixture};
+use postrider_testkit::{
+    envelopes::{SPECIMENS, specimens},
+    transport::{Arrived, PublisherFixture},
+};
 use postrider_transport_http::{HttpPublisher, Mode};
 
 use support::Receiver;
@@ -32,6 +35,16 @@ mod structured {
     postrider_testkit::publisher_conformance!(fresh);
 }
 
+/// More than the largest envelope of the suite has; the default is less.
+const PAYLOAD_BYTES_MAX: usize = 2 << 20;
+
+#[test]
+fn no_envelope_of_the_suite_is_left_out() {
+    let envelopes = specimens();
+    assert_eq!(envelopes.len(), SPECIMENS);
+    assert!(envelopes.iter().all(|envelope| envelope.weight() <= PAYLOAD_BYTES_MAX));
+}
+
 struct Endpoint {
     receiver: Receiver,
     publisher: Arc<HttpPublisher>,
@@ -39,7 +52,7 @@ struct Endpoint {
 
 async fn endpoint(mode: Mode) -> Arc<dyn PublisherFixture> {
     let receiver = Receiver::good().await;
-    let publisher = Arc::new(receiver.builder().mode(mode).build().unwrap());
+    let publisher = Arc::new(receiver.builder().mode(mode).payload_bytes_max(PAYLOAD_BYTES_MAX).build().unwrap());
     Arc::new(Endpoint { receiver, publisher })
 }
 

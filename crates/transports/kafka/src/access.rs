@@ -260,7 +260,9 @@ mod tests {
         let access = Access::new("kafka://a").unwrap();
         assert!(access.clone().property("client.rack", "r1").config().is_ok());
         let message = |name: &str, value: &str| access.clone().property(name, value).config().unwrap_err().to_string();
-        assert!(message("acks", "1").contains("acks"));
+        for name in OURS {
+            assert!(message(name, "1").contains(&format!("not to be set from outside (property: {name})")), "{name}");
+        }
         assert!(message("clientrack", "canary").contains("clientrack"));
         assert!(message("socket.timeout.ms", "canary").contains("socket.timeout.ms"));
         for (name, value) in [("clientrack", "canary"), ("socket.timeout.ms", "canary")] {

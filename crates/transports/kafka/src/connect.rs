@@ -137,10 +137,11 @@ impl Connection {
 
     /// What becomes of messages to a topic that is not there.
     fn without_topic(&self, name: &str) -> Outcome {
-        let cause = Cause::new("no-topic", format!("there is no topic {name}; make it, or let the route declare it"));
+        let detail = format!("there is no topic {name}; make it, or let the route declare it");
         if self.care.fixed || self.care.declare.is_some() {
-            return Outcome::Unavailable(cause);
+            return Outcome::Unavailable(Cause::new("no-topic", detail));
         }
+        let cause = Cause::of_one_destination("no-topic", detail);
         let leads_nowhere = self.missing.leads_nowhere(name, Instant::now(), self.timeout);
         if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
     }

@@ -132,4 +132,10 @@ mod tests {
             assert_eq!(shown(code), expected, "{code:?}");
         }
     }
+
+    #[test]
+    fn a_quota_takes_longer_than_a_queue_that_is_full() {
+        assert_eq!(outcome(Code::ThrottlingQuotaExceeded, "orders"), Outcome::Throttled(Duration::from_secs(1)));
+        assert_eq!(outcome(Code::QueueFull, "orders"), Outcome::Throttled(Duration::from_millis(100)));
+    }
 }

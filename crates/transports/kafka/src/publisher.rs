@@ -15,6 +15,7 @@ use postrider_core::{
     transport::{Outcome, Publisher},
 };
 use rdkafka::{
+    ClientConfig,
     error::RDKafkaErrorCode as Code,
     producer::{BaseRecord, Producer},
 };
@@ -157,7 +158,6 @@ impl Builder {
     /// [`Invalid`](postrider_core::ErrorKind::Invalid) if a setting is out of its range, or a file that it names cannot be
     /// read.
     pub fn build(self) -> Result<KafkaPublisher> {
-        let millis = |duration: Duration| duration.as_millis().to_string();
         if let Some(topic) = &self.topic {
             mapping::check_topic(topic).map_err(|cause| Error::invalid(cause.detail().to_owned()))?;
             if !self.prefix.is_empty() {
@@ -182,6 +182,19 @@ impl Builder {
             return Err(Error::invalid("the id of transactions must not be empty"));
         }
         let declare = self.declare.map(|(partitions, replicas)| Shape::new(partitions, replicas)).transpose()?;
+        let config = self.producing()?;
+        let mut alone = config.clone();
+        alone.set("batch.num.messages", "1");
+        let care = Care { declare, fixed: self.topic.is_some() };
+        let connection = |config| Connection::new(config, self.access.shown(), self.timeout, care);
+        let (together, alone) = (connection(config), connection(alone));
+        let transactions = self.transactional_id.as_ref().map(|_| Transactions::default());
+        Ok(KafkaPublisher { together, alone, transactions, settings: self })
+    }
+
+    /// What the client is told.
+    fn producing(&self) -> Result<ClientConfig> {
+        let millis = |duration: Duration| duration.as_millis().to_string();
         let mut config = self.access.config()?;
         // Before the settings that a promise rests on, which are not to be set from outside.
         if config.get("partitioner").is_none() {
@@ -199,13 +212,7 @@ impl Builder {
             config.set("transactional.id", id).set("transaction.timeout.ms", millis(self.timeout * 2));
         }
         config.create_native_config().map_err(|e| error::setting(&e))?;
-        let mut alone = config.clone();
-        alone.set("batch.num.messages", "1");
-        let care = Care { declare, fixed: self.topic.is_some() };
-        let connection = |config| Connection::new(config, self.access.shown(), self.timeout, care);
-        let (together, alone) = (connection(config), connection(alone));
-        let transactions = self.transactional_id.as_ref().map(|_| Transactions::default());
-        Ok(KafkaPublisher { together, alone, transactions, settings: self })
+        Ok(config)
     }
 }
 
@@ -478,6 +485,22 @@ mod tests {
             builder().transactions(""),
         ] {
             assert!(bad.build().is_err());
+        }
+    }
+
+    /// As the client itself understands what it is told.
+    #[test]
+    fn the_client_repeats_safely_and_waits_for_all_replicas_and_has_no_transactions_unless_asked_to() {
+        for transactional in [false, true] {
+            let builder = if transactional { builder().transactions("relay-1") } else { builder() };
+            let config = builder.producing().unwrap();
+            let native = config.create_native_config().unwrap();
+            let held = |name: &str| native.get(name).unwrap();
+            assert_eq!((held("enable.idempotence").as_str(), held("acks").as_str()), ("true", "-1"), "-1 is all");
+            assert_eq!(held("partitioner"), "murmur2_random");
+            assert_eq!(config.get("transactional.id"), transactional.then_some("relay-1"));
+            let publisher = builder.build().unwrap();
+            assert_eq!(publisher.capabilities().batches_max, transactional.then_some(1));
         }
     }
 

@@ -149,6 +149,33 @@ async fn a_cluster_that_is_not_there_is_unavailable() {
     assert!(KafkaSubscriber::builder(access, "g", ["t"]).subscribe().await.err().unwrap().is_transient());
 }
 
+/// The client's own queue is full: no message is at fault, and there is room again in a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_has_no_room_for_is_throttled_and_goes_through_later() {
+    let own = Own::new().await;
+    let small = access().property("queue.buffering.max.messages", "10");
+    // What the client has it keeps for so long, so its queue is full before anything is sent.
+    let publisher = KafkaPublisher::builder(small).topic(&own.topic).linger(Duration::from_millis(200));
+    let publisher = publisher.build().unwrap();
+    let mut left: Vec<_> = (0..50).map(|_| record(&Envelope::new("orders", "n", "x"))).collect();
+    let (begun, mut throttled) = (Instant::now(), 0);
+    while !left.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "{} of them do not go through", left.len());
+        let mut outcomes = publisher.publish(left.clone()).await.into_iter();
+        left.retain(|_| match outcomes.next() {
+            Some(Outcome::Durable) => false,
+            Some(Outcome::Throttled(wait)) => {
+                assert!(!wait.is_zero());
+                throttled += 1;
+                true
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    assert!(throttled > 0, "there is room for ten");
+    assert_eq!(own.messages().await.len(), 50, "each is there once");
+}
+
 /// As Kafka's own clients do it; the hashes are from its tests.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_the_record_s_key_and_chooses_the_partition_as_everywhere() {

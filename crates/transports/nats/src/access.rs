@@ -39,7 +39,8 @@ enum Login {
 
 impl Access {
     /// One server, or several of a cluster with commas in between: `nats://host:4222`, or `tls://host:4222` where a
-    /// connection without TLS must not be.
+    /// connection without TLS must not be. Servers that these tell of, as a cluster does, are spoken to over TLS alone if all
+    /// of these are.
     ///
     /// # Errors
     /// If it is not such a URL, or holds a user or a password: those have methods of their own, so that a URL can be shown.
@@ -111,6 +112,8 @@ impl Access {
             .connection_timeout(CONNECT_TIMEOUT)
             .ping_interval(PING_EVERY)
             .max_reconnects(None)
+            // The client learns of other servers of the cluster without being told whether they speak TLS.
+            .require_tls(self.servers.iter().all(|server| server.starts_with("tls://")))
             .reconnect_delay_callback(|attempt| {
                 let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
                 Duration::from_millis(50).saturating_mul(attempt).min(RECONNECT_WAIT_MAX)

@@ -104,7 +104,59 @@ fn is_tls(error: &ConnectError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// What becomes of a message to which a stream says this.
+    fn said(code: u64) -> Outcome {
+        let refusal = json!({ "code": 400, "err_code": code, "description": "no" });
+        let refusal: jetstream::Error = serde_json::from_value(refusal).unwrap();
+        outcome(&PublishError::with_source(PublishErrorKind::Other, refusal), "orders").unwrap()
+    }
+
+    #[test]
+    fn a_code_is_a_message_s_fault_or_an_outage_or_nobody_knows() {
+        for code in [10_054, 10_097] {
+            assert!(matches!(said(code), Outcome::Rejected(cause) if cause.code() == "too-large"), "{code}");
+        }
+        let outages = [
+            10_002, 10_004, 10_005, 10_006, 10_007, 10_008, 10_009, 10_023, 10_028, 10_039, 10_047, 10_076, 10_077,
+            10_109,
+        ];
+        for code in outages {
+            let expected = format!("jetstream-{code}");
+            assert!(matches!(said(code), Outcome::Unavailable(cause) if cause.code() == expected), "{code}");
+        }
+        for code in [10_003, 10_071, 0] {
+            let expected = format!("jetstream-{code}");
+            assert!(matches!(said(code), Outcome::Unknown(cause) if cause.code() == expected), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_stream_with_too_many_requests_is_left_alone_for_a_moment() {
+        assert_eq!(said(10_167), Outcome::Throttled(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_the_client_says_by_itself_is_told_apart() {
+        let told = |kind| outcome(&PublishError::new(kind), "orders");
+        assert_eq!(told(PublishErrorKind::StreamNotFound), None, "that needs a closer look");
+        let expected = [
+            (PublishErrorKind::MaxPayloadExceeded, "rejected too-large"),
+            (PublishErrorKind::TimedOut, "unavailable timeout"),
+            (PublishErrorKind::BrokenPipe, "unknown connection-lost"),
+            (PublishErrorKind::Other, "unknown publish"),
+        ];
+        for (kind, expected) in expected {
+            let outcome = told(kind).unwrap();
+            let (Outcome::Rejected(cause) | Outcome::Unavailable(cause) | Outcome::Unknown(cause)) = &outcome else {
+                panic!("{kind:?} is {outcome:?}");
+            };
+            assert_eq!(format!("{} {}", outcome.name(), cause.code()), expected, "{kind:?}");
+        }
+    }
 
     #[test]
     fn a_right_that_is_missing_is_known_by_the_words_of_the_protocol() {

@@ -84,7 +84,8 @@ impl Unclaimed {
                     format!("{gone}; the one that is declared is made again"),
                 )),
                 Ok(false) => {
-                    let cause = Cause::new("no-stream", format!("{gone}; make one, or let the route declare it"));
+                    let advice = format!("{gone}; make one, or let the route declare it");
+                    let cause = Cause::of_one_destination("no-stream", advice);
                     let leads_nowhere = self.leads_nowhere(&subject, connection.timeout);
                     if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
                 }

@@ -53,12 +53,22 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_subject_that_no_stream_takes_keeps_no_other_waiting() {
+    let own = Own::new().await;
+    let gone = async || own.takes(&[format!("{}.orders", own.name)]).await;
+    let back = async || own.takes(&[format!("{}.>", own.name)]).await;
+    let publisher = publisher(&url(), &own);
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
+    place.judge(async || own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
     let own = Own::new().await;
     let proxy = Proxy::to(url().trim_start_matches("nats://")).await;
     let subscriber = subscriber(&format!("nats://{}", proxy.address()), &own).await;
     let publisher = publisher(&url(), &own);
-    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
+    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge_acknowledged(PREFETCH);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -302,13 +302,16 @@ impl Shared {
             "" => format!("there is no queue {key}"),
             exchange => format!("no queue takes {key} from the exchange {exchange}"),
         };
-        let advice = match self.settings.declare {
-            Some(_) => "what is missing is made with the next connection",
-            None => "make one, or let the route declare it",
-        };
-        Cause::new("unroutable", format!("{place}; {advice}"))
+        match self.settings.declare {
+            Some(_) => Cause::new("unroutable", format!("{place}; what is missing is made with the next connection")),
+            None if self.settings.routing_key.is_some() => Cause::new("unroutable", format!("{place}; {MAKE_ONE}")),
+            None => Cause::of_one_destination("unroutable", format!("{place}; {MAKE_ONE}")),
+        }
     }
 }
+
+/// What somebody is asked to do about a queue that is not there.
+const MAKE_ONE: &str = "make one, or let the route declare it";
 
 /// Whether there was no queue for a message, or no exchange.
 fn leads_nowhere(verdict: &Verdict) -> bool {

@@ -125,6 +125,15 @@ impl SubscriberBuilder {
 }
 
 /// Receives from one queue.
+///
+/// **Order.** A queue that is [declared](SubscriberBuilder::declare) here is received from in order, also through lost
+/// connections: it has one active consumer at a time. Consumers that [share](SubscriberBuilder::shared) a queue have no order
+/// over keys, and what is rejected for later comes behind what follows it.
+///
+/// **For good.** [`Requeue::Never`] hands a message to the dead-letter exchange of the queue, as it was, if the queue has one;
+/// otherwise the server drops it. A queue that is declared here has none of its own, so give it one by a policy
+/// (`dead-letter-exchange`), or make the queue yourself. A quorum queue moves dead letters at most once unless the policy says
+/// otherwise (`dead-letter-strategy`).
 pub struct RabbitmqSubscriber {
     shared: Arc<Shared>,
     receiver: Mutex<mpsc::Receiver<Result<Item>>>,

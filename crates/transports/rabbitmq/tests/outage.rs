@@ -50,6 +50,16 @@ async fn a_broker_that_ends_loses_nothing_that_was_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_routing_key_that_no_queue_takes_keeps_no_other_waiting() {
+    let own = Own::taking(&url(), "orders", "quorum", &[]).await;
+    own.bind("returns").await;
+    let (gone, back) = (async || own.unbind("returns").await, async || own.bind("returns").await);
+    let publisher = publisher(&url(), &own);
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
+    place.judge(async || own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
     let own = Own::new().await;
     let proxy = Proxy::to(&address()).await;

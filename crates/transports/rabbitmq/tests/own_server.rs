@@ -17,14 +17,14 @@ use std::{
 
 use postrider_core::{
     envelope::Envelope,
-    transport::{Outcome, Publisher},
+    transport::{Delivery, Outcome, Publisher, Subscriber},
 };
 use postrider_testkit::{
     fault::{Proxy, Server, free_port},
     patience::in_time,
     transport::record,
 };
-use postrider_transport_rabbitmq::{Access, RabbitmqPublisher};
+use postrider_transport_rabbitmq::{Access, RabbitmqPublisher, RabbitmqSubscriber};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use support::{Own, control, server_in};
@@ -124,8 +124,11 @@ async fn limits_of_the_server_and_tls_are_kept() {
 
     let over_tls = Access::new(&format!("amqps://localhost:{tls_port}")).unwrap();
     assert_eq!(outcomes(&to(over_tls.clone(), &own), &["x"]).await, ["unavailable tls"], "an unknown authority");
-    let trusting = to(over_tls.ca_file(path.join("ca.pem")).unwrap(), &own);
-    assert_eq!(outcomes(&trusting, &["x"]).await, ["durable"]);
+    let refused = RabbitmqSubscriber::builder(over_tls.clone(), &own.name).subscribe().await.err().unwrap();
+    assert!(refused.is_transient() && refused.chain().contains("tls"), "{}", refused.chain());
+    let trusting = over_tls.ca_file(path.join("ca.pem")).unwrap();
+    assert_eq!(outcomes(&to(trusting.clone(), &own), &["over tls"]).await, ["durable"]);
+    receives(trusting, &own, "over tls").await;
     let by_address = Access::new(&format!("amqps://127.0.0.1:{tls_port}")).unwrap();
     let misnamed = to(by_address.ca_file(path.join("ca.pem")).unwrap(), &own);
     assert_eq!(outcomes(&misnamed, &["x"]).await, ["unavailable tls"], "a certificate of another name");
@@ -138,7 +141,17 @@ async fn limits_of_the_server_and_tls_are_kept() {
     let refused = outcomes(&to(access.clone(), &own), &["x"]).await.remove(0);
     assert_eq!(refused, "unavailable tls");
     let known = access.client_certificate(path.join("client.pem"), path.join("client.key")).unwrap();
-    assert_eq!(outcomes(&to(known, &own), &["x"]).await, ["durable"]);
+    assert_eq!(outcomes(&to(known.clone(), &own), &["known"]).await, ["durable"]);
+    receives(known, &own, "known").await;
+}
+
+/// Whoever may publish also receives, up to this message.
+async fn receives(access: Access, own: &Own, payload: &str) {
+    let subscriber = RabbitmqSubscriber::builder(access, &own.name).timeout(TIMEOUT).subscribe().await.unwrap();
+    let mut received = Vec::new();
+    while !received.iter().any(|got: &Delivery| got.envelope.payload[..] == *payload.as_bytes()) {
+        received = in_time(subscriber.receive(1_000)).await.unwrap();
+    }
 }
 
 /// An alarm that comes and goes. While the server takes nothing, nothing is sent to it, and the one connection is kept: otherwise

@@ -281,15 +281,14 @@ impl RedisPublisher {
             Value::Nil => {
                 let stream = self.stream(record);
                 let detail = format!("there is no stream {stream}; make it, or let the route declare it");
-                let cause = Cause::new("no-stream", detail);
                 // With one stream for all, none would get through, and no message is at fault. Nor is one at fault for a server
                 // that was started without its data.
-                let is_fixed = self.settings.stream.is_some();
-                if !is_fixed && self.missing.leads_nowhere(&stream, Instant::now(), self.settings.timeout) {
-                    Outcome::Rejected(cause)
-                } else {
-                    Outcome::Unavailable(cause)
+                if self.settings.stream.is_some() {
+                    return Outcome::Unavailable(Cause::new("no-stream", detail));
                 }
+                let cause = Cause::of_one_destination("no-stream", detail);
+                let leads_nowhere = self.missing.leads_nowhere(&stream, Instant::now(), self.settings.timeout);
+                if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
             }
             Value::ServerError(error) => error::refused(&error),
             _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),

@@ -121,6 +121,18 @@ impl SubscriberBuilder {
 }
 
 /// Receives as one consumer of a group.
+///
+/// **Order.** A group with one consumer receives the entries of one stream in their order, also through lost connections and
+/// after a restart under the same [name](SubscriberBuilder::consumer). There is no order over keys where several consumers share
+/// a group, nor of a key whose messages go to several streams, nor between a message that was rejected for later and what
+/// follows it: that comes first. What one consumer has left behind another takes over after
+/// [`claim_after`](SubscriberBuilder::claim_after), when it may have received what is newer.
+///
+/// **Answers.** What is neither acknowledged nor rejected stays pending under the consumer's name: the next subscriber of that
+/// name gets it at once. What is rejected for good is acknowledged, because Redis has no place for dead letters; the entry stays
+/// in its stream.
+///
+/// When it is dropped, what it has fetched ahead stays pending as well, and nothing is lost.
 pub struct RedisSubscriber {
     shared: Arc<Shared>,
     commands: Arc<Connection>,

@@ -29,6 +29,19 @@ async fn subscriber(url: &str, own: &Own) -> RedisSubscriber {
     builder.timeout(Duration::from_secs(1)).declare().subscribe().await.unwrap()
 }
 
+/// One that declares nothing.
+fn to_streams_that_are_there(url: &str, own: &Own) -> RedisPublisher {
+    let builder = RedisPublisher::builder(Access::new(url).unwrap()).prefix(&own.prefix);
+    builder.timeout(Duration::from_millis(500)).build().unwrap()
+}
+
+/// As an operator makes a stream.
+async fn make(own: &Own, topic: &str) {
+    let mut command = redis::cmd("XGROUP");
+    command.arg("CREATE").arg(format!("{}{topic}", own.prefix)).arg("tests").arg("0").arg("MKSTREAM");
+    command.exec_async(&mut own.connection().await).await.unwrap();
+}
+
 fn start(folder: &Path) -> Server {
     start_with(folder, "yes")
 }
@@ -68,16 +81,10 @@ async fn a_server_that_has_lost_its_streams_is_an_outage_until_they_are_made_aga
     let mut server = start_with(data.path(), "no");
     let url = format!("redis://{}", server.address());
     let own = Own::on(&url);
-    let make = async || {
-        let (stream, mut connection) = (format!("{}orders", own.prefix), own.connection().await);
-        let mut command = redis::cmd("XGROUP");
-        command.arg("CREATE").arg(stream).arg("tests").arg("0").arg("MKSTREAM");
-        command.exec_async(&mut connection).await.unwrap();
-    };
+    let make = async || make(&own, "orders").await;
     make().await;
     let timeout = Duration::from_millis(500);
-    let builder = RedisPublisher::builder(Access::new(&url).unwrap()).prefix(&own.prefix).timeout(timeout);
-    let mut place = Place::new(builder.build().unwrap()).await;
+    let mut place = Place::new(to_streams_that_are_there(&url, &own)).await;
     place.enqueue();
     place.delivered().await;
     let mut arrived = own.events().await;
@@ -98,12 +105,28 @@ async fn a_server_that_has_lost_its_streams_is_an_outage_until_they_are_made_aga
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_gone_keeps_no_other_waiting() {
+    let own = Own::new();
+    make(&own, "orders").await;
+    make(&own, "returns").await;
+    let gone = async || {
+        let mut rename = redis::cmd("RENAME");
+        rename.arg(format!("{}returns", own.prefix)).arg(format!("{}before", own.prefix));
+        rename.exec_async(&mut own.connection().await).await.unwrap();
+    };
+    let publisher = to_streams_that_are_there(&url(), &own);
+    let back = async || make(&own, "returns").await;
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
+    place.judge(async || own.events().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_in_a_bad_network_loses_nothing_and_keeps_the_order() {
     let own = Own::new();
     let proxy = Proxy::to(url().trim_start_matches("redis://")).await;
     let subscriber = subscriber(&format!("redis://{}", proxy.address()), &own).await;
     let publisher = publisher(&url(), &own);
-    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge(PREFETCH);
+    postrider_outage::receive_through_a_bad_network(publisher, subscriber, &proxy).await.judge_acknowledged(PREFETCH);
 }
 
 #[tokio::test(flavor = "multi_thread")]

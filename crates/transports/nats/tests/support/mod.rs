@@ -51,6 +51,13 @@ impl Own {
         Self { name, jetstream }
     }
 
+    /// From now on the stream takes these subjects.
+    pub(crate) async fn takes(&self, subjects: &[String]) {
+        let mut stream = self.jetstream.get_stream(&self.name).await.unwrap();
+        let config = stream.info().await.unwrap().config.clone();
+        self.jetstream.update_stream(stream::Config { subjects: subjects.to_vec(), ..config }).await.unwrap();
+    }
+
     /// Everything in the stream, in its order.
     pub(crate) async fn events(&self) -> Vec<Received> {
         let mut stream = self.jetstream.get_stream(&self.name).await.unwrap();

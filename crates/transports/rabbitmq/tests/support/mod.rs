@@ -7,6 +7,7 @@
 )]
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -53,8 +54,19 @@ pub(crate) fn server_in(folder: &Path) -> Server {
 
 /// Tells a server of one's own something, by `rabbitmqctl`.
 pub(crate) fn control(server: &Server, folder: &Path, what: &[&str]) {
+    tell(server.address().port(), folder, what);
+}
+
+/// The same for the server that all tests use: only what concerns nobody else.
+pub(crate) fn control_shared(what: &[&str]) {
+    let script = script("control");
+    let address: SocketAddr = address().parse().unwrap();
+    tell(address.port(), script.parent().unwrap(), what);
+}
+
+fn tell(port: u16, folder: &Path, what: &[&str]) {
     let mut command = Command::new(script("control"));
-    command.arg(server.address().port().to_string()).arg(folder).args(what);
+    command.arg(port.to_string()).arg(folder).args(what);
     let told = command.output().unwrap();
     assert!(told.status.success(), "{what:?}: {}", String::from_utf8_lossy(&told.stderr));
 }
@@ -90,9 +102,21 @@ impl Own {
         channel.exchange_declare(name.into(), ExchangeKind::Topic, durable, FieldTable::default()).await.unwrap();
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
         channel.queue_declare(name.into(), durable, table).await.unwrap();
+        own.bind(keys).await;
+        own
+    }
+
+    /// From now on the queue takes these routing keys as well.
+    pub(crate) async fn bind(&self, keys: &str) {
+        let ((_connection, channel), name) = (self.channel().await, self.name.as_str());
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         channel.queue_bind(name.into(), name.into(), keys.into(), options, none).await.unwrap();
-        own
+    }
+
+    /// From now on it does not.
+    pub(crate) async fn unbind(&self, keys: &str) {
+        let ((_connection, channel), name) = (self.channel().await, self.name.as_str());
+        channel.queue_unbind(name.into(), name.into(), keys.into(), FieldTable::default()).await.unwrap();
     }
 
     pub(crate) async fn channel(&self) -> (Connection, Channel) {
