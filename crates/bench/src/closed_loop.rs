@@ -67,18 +67,17 @@ impl<V: Copy + Ord> Rates<V> {
 }
 
 /// All variants in turn, in another order each round, with each of the groups of producers.
-pub(crate) async fn take_turns<P: Producer<Variant: Ord>>(
-    groups: [&mut Vec<P>; 2],
+pub(crate) async fn take_turns<P: Producer<Variant: Ord>, const N: usize>(
+    mut groups: [&mut Vec<P>; N],
     variants: &[P::Variant],
     slice: Duration,
     rounds: usize,
 ) -> Result<Rates<P::Variant>> {
-    let [many, one] = groups;
     let mut rates: BTreeMap<(usize, P::Variant), Vec<f64>> = BTreeMap::new();
     for round in 0..=rounds {
         for turn in 0..variants.len() {
             let variant = variants[(turn + round) % variants.len()];
-            for producers in [&mut *many, &mut *one] {
+            for producers in &mut groups {
                 let rate = slice_of(producers, variant, slice, || ()).await?;
                 // The first one warms up.
                 if round > 0 {

@@ -41,7 +41,7 @@ const GOALS: &[Goal] = &[
     goal("relay_rss_mb", "peak resident memory of a relay, MB", AtMost(100.0)),
     goal("mysql_drain_vs_batch_claim", "MariaDB: drain, times claim and mark", AtLeast(2.0)),
     goal("mongodb_drain_vs_two_step_claim", "MongoDB: drain, times the two-step claim", AtLeast(3.0)),
-    goal("mongodb_producer_ratio", "MongoDB: producers, 16 sessions", AtLeast(0.75)),
+    goal("mongodb_producer_ratio", "MongoDB: producers, 4 sessions", AtLeast(0.75)),
     goal("mongodb_latency_500_p50_ms", "MongoDB: commit to publish at 500/s, p50, ms", AtMost(10.0)),
     goal("kafka_relay_vs_bare", "relay to Kafka, share of a bare producer", AtLeast(0.6)),
     goal("nats_relay_vs_bare", "relay to NATS, share of a bare producer", AtLeast(0.6)),

@@ -28,14 +28,11 @@ use rdkafka::{
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::broker::{self, Broker, TOPIC, UNDER_WAY};
+use super::broker::{self, BURST, Broker, TASKS, TOPIC, UNDER_WAY};
 
 const VARIABLE: &str = "POSTRIDER_BENCH_KAFKA";
 
 const PARTITIONS: i32 = 3;
-
-/// Messages of one burst, as a relay has in a batch.
-const BURST: usize = 1_000;
 
 pub(crate) const KAFKA: Kafka = Kafka;
 
@@ -99,8 +96,7 @@ impl Broker for Kafka {
         Box::pin(async move {
             let sent = Arc::new(Sent::to(place));
             let (one_by_one, in_bursts) = (sent.one_by_one(messages).await?, sent.in_bursts(messages).await?);
-            eprintln!("  bare: {one_by_one:.1?} one by one, {in_bursts:.1?} in bursts");
-            Ok(one_by_one.min(in_bursts))
+            broker::best(&[("one by one", one_by_one), ("in bursts", in_bursts)])
         })
     }
 }
@@ -157,7 +153,7 @@ impl Sent {
             tokio::spawn(async move { sent.burst(&producer, from..messages.min(from + BURST as u64)).await })
         };
         let bursts = stream::iter((0..messages).step_by(BURST)).map(publish);
-        let mut bursts = bursts.buffer_unordered(UNDER_WAY / BURST);
+        let mut bursts = bursts.buffer_unordered(TASKS);
         while let Some(published) = bursts.try_next().await? {
             published?;
         }

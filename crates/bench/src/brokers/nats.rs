@@ -1,6 +1,10 @@
 //! NATS: a stream on disk, acknowledgements, message ids.
+//!
+//! The bare producer is measured in three ways, over one connection as the transport has: one task with everything under way,
+//! several tasks with a share each, and bursts that are waited for as a whole.
 
 use std::{
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,7 +12,12 @@ use std::{
 use anyhow::Result;
 use async_nats::{
     HeaderMap,
-    jetstream::{Context, context::ContextBuilder, message::PublishMessage, stream::Config},
+    jetstream::{
+        Context,
+        context::{ContextBuilder, PublishAckFuture},
+        message::PublishMessage,
+        stream::Config,
+    },
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -20,7 +29,7 @@ use postrider::{
     nats::{Access, NatsPublisher, NatsSubscriber},
 };
 
-use super::broker::{self, Broker, TOPIC, UNDER_WAY};
+use super::broker::{self, BURST, Broker, TASKS, TOPIC, UNDER_WAY};
 
 const VARIABLE: &str = "POSTRIDER_BENCH_NATS";
 
@@ -74,23 +83,91 @@ impl Broker for Nats {
 
     fn bare<'a>(&'a self, place: &'a str, messages: u64) -> BoxFuture<'a, Result<Duration>> {
         Box::pin(async move {
-            let jetstream = jetstream().await?;
-            let payload = Bytes::from(broker::payload());
-            let subject = format!("{place}.{TOPIC}");
-            let mut headers = HeaderMap::new();
-            headers.insert("content-type", "application/json");
-            for (name, value) in broker::attributes(0) {
-                headers.insert(format!("ce-{name}"), value);
-            }
-            let began = Instant::now();
-            let publish = async |number: u64| {
-                let message = PublishMessage::build().headers(headers.clone()).payload(payload.clone());
-                let message = message.message_id(broker::id(number));
-                jetstream.send_publish(subject.clone(), message).await?.await
-            };
-            let mut acknowledgements = stream::iter(0..messages).map(publish).buffer_unordered(UNDER_WAY);
-            while acknowledgements.try_next().await?.is_some() {}
-            Ok(began.elapsed())
+            let sent = Arc::new(Sent::to(place, jetstream().await?));
+            // Numbers of their own: what comes again the stream would only recognise.
+            let one_by_one = sent.one_by_one(0..messages, UNDER_WAY).await?;
+            sent.empty(place).await?;
+            let in_tasks = Arc::clone(&sent).in_tasks(messages..2 * messages).await?;
+            sent.empty(place).await?;
+            let in_bursts = Arc::clone(&sent).in_bursts(2 * messages..3 * messages).await?;
+            broker::best(&[("one by one", one_by_one), ("in tasks", in_tasks), ("in bursts", in_bursts)])
         })
+    }
+}
+
+/// What a bare producer sends.
+struct Sent {
+    jetstream: Context,
+    subject: String,
+    payload: Bytes,
+    headers: HeaderMap,
+}
+
+impl Sent {
+    fn to(place: &str, jetstream: Context) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", "application/json");
+        for (name, value) in broker::attributes(0) {
+            headers.insert(format!("ce-{name}"), value);
+        }
+        Self { jetstream, subject: format!("{place}.{TOPIC}"), payload: broker::payload().into(), headers }
+    }
+
+    /// Hands one to the client. What comes back is its acknowledgement.
+    async fn publish(&self, number: u64) -> Result<PublishAckFuture> {
+        let message = PublishMessage::build().headers(self.headers.clone()).payload(self.payload.clone());
+        let message = message.message_id(broker::id(number));
+        Ok(self.jetstream.send_publish(self.subject.clone(), message).await?)
+    }
+
+    async fn one_by_one(&self, numbers: Range<u64>, under_way: usize) -> Result<Duration> {
+        let began = Instant::now();
+        let publish = async |number: u64| Ok::<_, anyhow::Error>(self.publish(number).await?.await?);
+        let mut acknowledgements = stream::iter(numbers).map(publish).buffer_unordered(under_way);
+        while acknowledgements.try_next().await?.is_some() {}
+        Ok(began.elapsed())
+    }
+
+    async fn in_tasks(self: Arc<Self>, numbers: Range<u64>) -> Result<Duration> {
+        let began = Instant::now();
+        let publish = |share: Range<u64>| {
+            let sent = Arc::clone(&self);
+            tokio::spawn(async move { sent.one_by_one(share, UNDER_WAY / TASKS).await })
+        };
+        let tasks: Vec<_> = broker::shares(&numbers, TASKS).into_iter().map(publish).collect();
+        for task in tasks {
+            task.await??;
+        }
+        Ok(began.elapsed())
+    }
+
+    async fn in_bursts(self: Arc<Self>, numbers: Range<u64>) -> Result<Duration> {
+        let (began, end) = (Instant::now(), numbers.end);
+        let publish = |from: u64| {
+            let sent = Arc::clone(&self);
+            tokio::spawn(async move { sent.burst(from..end.min(from + BURST as u64)).await })
+        };
+        let mut bursts = stream::iter(numbers.step_by(BURST)).map(publish).buffer_unordered(TASKS);
+        while let Some(published) = bursts.try_next().await? {
+            published?;
+        }
+        Ok(began.elapsed())
+    }
+
+    async fn burst(&self, numbers: Range<u64>) -> Result<()> {
+        let mut acknowledgements = Vec::with_capacity(BURST);
+        for number in numbers {
+            acknowledgements.push(self.publish(number).await?);
+        }
+        for acknowledgement in acknowledgements {
+            acknowledgement.await?;
+        }
+        Ok(())
+    }
+
+    /// So that each way begins with an empty stream.
+    async fn empty(&self, place: &str) -> Result<()> {
+        self.jetstream.get_stream(place).await?.purge().await?;
+        Ok(())
     }
 }

@@ -16,12 +16,9 @@ use postrider::{
 };
 use redis::{AsyncConnectionConfig, Client, Pipeline, aio::MultiplexedConnection};
 
-use super::broker::{self, Broker, TOPIC, UNDER_WAY};
+use super::broker::{self, BURST, Broker, TASKS, TOPIC};
 
 const VARIABLE: &str = "POSTRIDER_BENCH_REDIS";
-
-/// Commands of one pipeline, as a relay has messages in a batch.
-const PIPELINE: usize = 1_000;
 
 pub(crate) const REDIS: Redis = Redis;
 
@@ -78,8 +75,8 @@ impl Broker for Redis {
                 broker::attributes(0).into_iter().map(|(name, value)| (format!("ce_{name}"), value)).collect();
             let began = Instant::now();
             let publish = async |from: u64| {
-                let to = messages.min(from + PIPELINE as u64);
-                let mut pipeline = Pipeline::with_capacity(PIPELINE);
+                let to = messages.min(from + BURST as u64);
+                let mut pipeline = Pipeline::with_capacity(BURST);
                 for number in from..to {
                     let command = pipeline.cmd("XADD").arg(&name).arg("*");
                     for (attribute, value) in &attributes {
@@ -92,8 +89,8 @@ impl Broker for Redis {
                 }
                 pipeline.exec_async(&mut connection.clone()).await
             };
-            let batches = stream::iter((0..messages).step_by(PIPELINE));
-            let mut answers = batches.map(publish).buffer_unordered(UNDER_WAY / PIPELINE);
+            let batches = stream::iter((0..messages).step_by(BURST));
+            let mut answers = batches.map(publish).buffer_unordered(TASKS);
             while answers.try_next().await?.is_some() {}
             Ok(began.elapsed())
         })

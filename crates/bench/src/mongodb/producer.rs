@@ -1,6 +1,7 @@
 //! Producers: a transaction with a business insert and an enqueue, against the business insert alone.
 //!
-//! Variants take turns in short slices, in another order each round:
+//! Variants take turns in short slices, in another order each round, with two sessions a core (`mongodb_producer_ratio`), with
+//! as many as keep both cores busy, and with one:
 //!
 //! | variant | commands | compared with |
 //! |---|---|---|
@@ -59,15 +60,19 @@ pub(crate) async fn run(server: &Server, rounds: usize) -> Result<Value> {
         server.database().create_collection(name).await?;
     }
     let mut many = producers(server, 16).await?;
+    let mut some = producers(server, 4).await?;
     let mut one = producers(server, 1).await?;
-    let rates = take_turns([&mut many, &mut one], &VARIANTS, SLICE, rounds).await?;
+    let rates = take_turns([&mut many, &mut some, &mut one], &VARIANTS, SLICE, rounds).await?;
     let ratio = |sessions, variant| rates.ratio(sessions, variant, Variant::Business);
     Ok(json!({
-        "mongodb_producer_ratio": ratio(16, Variant::Enqueue),
-        "mongodb_producer_plain_document_ratio": ratio(16, Variant::PlainDocument),
+        "mongodb_producer_ratio": ratio(4, Variant::Enqueue),
+        "mongodb_producer_plain_document_ratio": ratio(4, Variant::PlainDocument),
+        "mongodb_producer_16_ratio": ratio(16, Variant::Enqueue),
+        "mongodb_producer_16_plain_document_ratio": ratio(16, Variant::PlainDocument),
         "mongodb_producer_1_ratio": ratio(1, Variant::Enqueue),
         "mongodb_producer_1_plain_document_ratio": ratio(1, Variant::PlainDocument),
-        "mongodb_producer_business_per_second": rates.rate(16, Variant::Business),
+        "mongodb_producer_business_per_second": rates.rate(4, Variant::Business),
+        "mongodb_producer_16_business_per_second": rates.rate(16, Variant::Business),
     }))
 }
 
