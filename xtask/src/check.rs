@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::{
-    features, forgotten, services,
+    features, foreign, forgotten, services,
     step::{cargo, root},
     tidy,
 };
@@ -16,6 +16,7 @@ const BINARY: &str = "postrider-cli";
 
 pub(crate) fn run() -> Result<()> {
     tidy::run(&root())?;
+    foreign::run(FACADE, BINARY)?;
     services::build_tools()?;
     cargo("fmt", &["fmt", "--all", "--check"]).run()?;
     cargo("clippy", &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;

@@ -2,7 +2,7 @@
 //!
 //! | task | does |
 //! |---|---|
-//! | `check` | formatting, lints, documentation, each feature alone and as somebody who has forgotten it, tidiness |
+//! | `check` | formatting, lints, documentation, each feature alone and as somebody who has forgotten it, which C libraries it brings, tidiness |
 //! | `test` | prepares what tests need, runs them and the simulator |
 //! | `services` | the servers that tests need |
 //! | `sim`, `bench`, `demo` | one of the programs, built the way it should run |
@@ -12,6 +12,7 @@
 mod bench;
 mod check;
 mod features;
+mod foreign;
 mod forgotten;
 mod services;
 mod step;
