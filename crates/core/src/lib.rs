@@ -52,6 +52,7 @@ pub mod migration;
 pub mod capability;
 pub mod error;
 pub mod retry;
+pub mod text;
 pub mod time;
 
 use std::pin::Pin;

@@ -115,9 +115,7 @@ impl Publisher for SimPublisher {
         {
             let mut tracker = lock(&sim.tracker);
             for (record, outcome) in batch.iter().zip(&outcomes) {
-                if matches!(outcome, Outcome::Unknown(_)) {
-                    *tracker.unknowns.entry(passage(&self.route, record)).or_default() += 1;
-                }
+                tracker.answered(&sim.scenario, node, passage(&self.route, record), outcome);
             }
         }
         sim.trace(|| {

@@ -21,7 +21,7 @@ use std::{
 };
 
 use postrider::relay::OnDead;
-use postrider_core::{envelope::MessageId, key::KeyHash, lease::NodeId, log::RecordRef};
+use postrider_core::{envelope::MessageId, key::KeyHash, lease::NodeId, log::RecordRef, transport::Outcome};
 
 use crate::{
     scenario::Scenario,
@@ -41,6 +41,10 @@ pub struct Tracker {
     pub rejections: HashMap<Passage, u32>,
     /// The same for unknown outcomes.
     pub unknowns: HashMap<Passage, u32>,
+    /// Those of one node since the destination last said that it takes nothing.
+    unknowns_in_a_row: HashMap<(NodeId, Passage), u32>,
+    /// How often there were so many in a row that they may count as an attempt.
+    silences: HashMap<Passage, u32>,
     /// Those that died: whether by expiring.
     pub died: HashMap<Passage, bool>,
     /// Those that an operator gave up.
@@ -149,6 +153,23 @@ impl Tracker {
         }
     }
 
+    /// What the broker says of a message. An outage in between begins the count of unknown outcomes anew.
+    pub fn answered(&mut self, scenario: &Scenario, node: NodeId, passage: Passage, outcome: &Outcome) {
+        let in_a_row = self.unknowns_in_a_row.entry((node, passage.clone())).or_default();
+        match outcome {
+            Outcome::Unavailable(_) => *in_a_row = 0,
+            Outcome::Unknown(_) => {
+                *in_a_row += 1;
+                if *in_a_row == scenario.unknown_max {
+                    *in_a_row = 0;
+                    *self.silences.entry(passage.clone()).or_default() += 1;
+                }
+                *self.unknowns.entry(passage).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+
     /// A node's life is over, and with it what it had in flight.
     pub fn forget(&mut self, node: NodeId) {
         self.in_flight.retain(|(other, _, _)| *other != node);
@@ -174,7 +195,7 @@ impl Tracker {
                 continue;
             }
             let rejections = self.rejections.get(&passage).copied().unwrap_or(0);
-            let unknowns = self.unknowns.get(&passage).copied().unwrap_or(0) / scenario.unknown_max;
+            let unknowns = self.silences.get(&passage).copied().unwrap_or(0);
             let most = store.rows[row_of(*id)].envelope.attempts_max.unwrap_or(scenario.attempts_max);
             assert!(
                 *attempts >= most && rejections + unknowns >= most,

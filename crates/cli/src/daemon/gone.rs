@@ -39,8 +39,11 @@ pub(super) fn listener() -> (Listener, UnboundedReceiver<Arc<str>>) {
 
 impl Observer for Listener {
     fn observe(&self, event: &Event<'_>) {
-        // It may first have been down for a while, and its owner has put up the 410 since.
-        if let Event::BreakerOpened { lane, cause } | Event::OutageChanged { lane, cause } = event
+        // It may first have been down for a while, and its owner has put up the 410 since; and it may have taken others in
+        // between.
+        if let Event::BreakerOpened { lane, cause }
+        | Event::OutageChanged { lane, cause }
+        | Event::SetAside { lane, cause, .. } = event
             && cause.code() == GONE
         {
             // Nobody hears it only when the process ends.
@@ -84,4 +87,31 @@ async fn pause(admin: &dyn StoreAdmin, relay: &RelayHandle, name: &str) -> postr
         "the endpoint has answered 410 and is gone for good; the route is paused until `postrider route resume`"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider::core::{envelope::MessageId, lease::LaneId, parked::Cause};
+
+    use super::*;
+
+    #[test]
+    fn an_endpoint_that_is_gone_is_heard_of_however_that_is_told() {
+        let (listener, mut heard) = listener();
+        let lane = LaneId { route: "hooks".into(), number: 0 };
+        let (gone, down) = (Cause::new(GONE, "410"), Cause::new("connect", "refused"));
+        let told = |cause: &Cause| {
+            [
+                Event::BreakerOpened { lane: &lane, cause },
+                Event::OutageChanged { lane: &lane, cause },
+                Event::SetAside { lane: &lane, id: MessageId::generate(), cause },
+            ]
+            .iter()
+            .for_each(|event| listener.observe(event));
+        };
+        told(&down);
+        assert!(heard.try_recv().is_err(), "one that is down comes back by itself");
+        told(&gone);
+        assert_eq!(std::iter::from_fn(|| heard.try_recv().ok()).count(), 3);
+    }
 }

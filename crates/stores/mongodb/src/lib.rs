@@ -53,7 +53,6 @@ mod recent;
 mod records;
 mod select;
 mod stream;
-mod text;
 
 mod due;
 mod parked;

@@ -6,13 +6,13 @@ use mongodb::bson::Document;
 use postrider_core::{
     key::KeyHash,
     lease::{Reader, ReplayFilter},
+    text::Texts,
     time::Timestamp,
 };
 use uuid::Uuid;
 
 use crate::{
     records::{enqueued_at, key, message_id},
-    text::Texts,
     value::text_opt,
 };
 
@@ -45,7 +45,7 @@ impl<'a> Selection<'a> {
 
     /// `None`: not ours.
     pub(crate) fn choose(&mut self, document: &Document) -> Option<Chosen> {
-        let topic = self.topics.number(text_opt(document, "topic").unwrap_or_default());
+        let topic = self.topics.number(text_opt(document, "topic").unwrap_or_default().as_bytes());
         if !self.takes_topic(topic) {
             return None;
         }
@@ -59,7 +59,7 @@ impl<'a> Selection<'a> {
         if !self.replay.is_none_or(|filter| passes(filter, enqueued_at, key, name)) {
             return None;
         }
-        Some(Chosen { topic, name: self.names.number(name), id, hash, enqueued_at })
+        Some(Chosen { topic, name: self.names.number(name.as_bytes()), id, hash, enqueued_at })
     }
 
     /// Matched when the topic is first seen: verdicts stand in the order of the topics' numbers.

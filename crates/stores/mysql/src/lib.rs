@@ -50,7 +50,6 @@ mod order;
 mod read;
 mod records;
 mod select;
-mod text;
 
 mod due;
 mod parked;

@@ -9,6 +9,7 @@ use postrider_core::{
     headers::Headers,
     key::OrderingKey,
     log::{Page, PageLimit, Record},
+    text::text,
     time::Timestamp,
 };
 
@@ -19,7 +20,6 @@ use crate::{
     list::{Entry, is_dense},
     order::BATCH_MAX,
     select::{Chosen, Selection, message_id},
-    text::text,
 };
 
 /// The rows that entries name, by number. One that is not there has been purged, or is missing.

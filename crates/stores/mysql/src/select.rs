@@ -7,6 +7,7 @@ use mysql_async::Row;
 use postrider_core::{
     key::KeyHash,
     lease::{Reader, ReplayFilter},
+    text::Texts,
     time::Timestamp,
 };
 use uuid::Uuid;
@@ -14,7 +15,6 @@ use uuid::Uuid;
 use crate::{
     db::{bytes, get},
     error::{Work, corrupt},
-    text::Texts,
 };
 
 /// The columns that a selection looks at, in its order.

@@ -1,6 +1,8 @@
 //! Topics and names are few and come again and again: each is kept once, so that a record costs no allocation for them.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
+
+use postrider_core::text::text;
 
 /// How many different texts are remembered. Beyond that the memory starts anew, so that a topic per customer cannot
 /// fill it.
@@ -54,12 +56,6 @@ impl Interner {
     pub(crate) fn text(&self, number: u32) -> &Arc<str> {
         &self.texts[number as usize]
     }
-}
-
-/// Text as the server sends it. A database in the encoding `SQL_ASCII` does not insist on UTF-8, and neither a lost nor a
-/// stuck message would be better than a replacement character.
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
 }
 
 #[cfg(test)]

@@ -56,7 +56,6 @@ mod config;
 mod error;
 mod identity;
 pub mod migrations;
-mod text;
 mod worker;
 
 use std::{fmt, path::Path, sync::Arc};

@@ -18,6 +18,7 @@ use postrider_core::{
     key::{KeyHash, OrderingKey},
     lease::Lease,
     log::{Page, PageLimit, Record},
+    text::{Texts, text},
     time::Timestamp,
 };
 use rusqlite::{OptionalExtension, Row, params};
@@ -27,7 +28,6 @@ use crate::{
     cursor,
     error::{Work, corrupt},
     select::{Chosen, Selection, bytes, integer, optional_bytes, optional_integer},
-    text::{Texts, text},
     worker::Db,
 };
 

@@ -6,14 +6,12 @@
 use postrider_core::{
     key::KeyHash,
     lease::{Reader, ReplayFilter},
+    text::Texts,
 };
 use rusqlite::{Row, types::ValueRef};
 use uuid::Uuid;
 
-use crate::{
-    error::{Fault, Work, corrupt},
-    text::Texts,
-};
+use crate::error::{Fault, Work, corrupt};
 
 /// The columns by which a record is chosen, in the order in which [`Selection::choose`] expects them.
 pub(crate) const CHOSEN_BY: &str = "seq, topic, id, key, enqueued_at, name";

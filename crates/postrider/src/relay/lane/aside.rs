@@ -57,15 +57,31 @@ impl Aside {
     }
 }
 
+/// What is known of the others when a message is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// One has gone through since: this destination takes nothing, and there is no outage of all.
+    GoThrough,
+    /// Nothing new, but a short while ago it was so.
+    WentThrough,
+    Unknown,
+}
+
 impl Lane {
     /// A message was refused: whether that is known to be so of its own destination alone. `durables`: all that ever were
     /// durable, with those `beside` it in its batch, if there are any.
-    pub(super) fn others_go_through(&mut self, now: Tick, e: u32, cause: &Cause, durables: u64, beside: bool) -> bool {
+    pub(super) fn others(&mut self, now: Tick, e: u32, cause: &Cause, durables: u64, beside: bool) -> Others {
         let (known, is_parked) = (self.aside.is_known(now), self.entries[e].source != Source::Log);
         let trouble = self.entries.trouble(e);
         let before = trouble.refused_after.replace(durables);
         let since = if cause.is_of_one_destination() { trouble.sent_after } else { before };
-        since.is_some_and(|since| durables > since) || (known && (beside || is_parked || before.is_some()))
+        if since.is_some_and(|since| durables > since) {
+            Others::GoThrough
+        } else if known && (beside || is_parked || before.is_some()) {
+            Others::WentThrough
+        } else {
+            Others::Unknown
+        }
     }
 
     pub(super) fn set_aside(&mut self, now: Tick, e: u32, cause: &Cause) {

@@ -80,6 +80,9 @@ impl Lane {
             let e = self.load(now, row, Source::Line, l);
             self.lines.push_front(&mut self.entries, l, e);
         }
+        // It stands there because it failed, if only its destination took nothing; those behind it were never sent.
+        let head = self.lines[l].head;
+        self.entries.trouble(head).tried = true;
         self.wake_line(now, l);
     }
 
@@ -88,7 +91,9 @@ impl Lane {
             return;
         }
         let Some(key) = row.record.key else {
+            let was_scheduled = row.record.envelope.deliver_at.is_some();
             let e = self.load(now, row, Source::Timed, NIL);
+            self.entries.trouble(e).tried |= !was_scheduled;
             self.ready.push_back(Ready::Loose(e));
             return;
         };

@@ -70,7 +70,7 @@ pub(super) struct Trouble {
     /// When an `Again` or `Retry` goes again.
     pub(super) due: Tick,
     pub(super) cause: Option<Cause>,
-    /// Unknown outcomes in a row.
+    /// Unknown outcomes in a row, since the destination last said that it takes nothing.
     pub(super) unknowns: u32,
     /// How many messages of the lane had been durable at the first unknown outcome that no attempt was made of. An outage that
     /// was guessed does not end the count: whatever goes through after it tells that the guess was wrong.

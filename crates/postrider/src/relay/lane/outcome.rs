@@ -10,7 +10,8 @@
 //!
 //! A message whose outcome is unknown again and again while others go through is taken for rejected; if nothing goes
 //! through, for an outage. Otherwise one message that always times out would stop the lane without a cause. That outage is a
-//! guess, and is told as one.
+//! guess, and is told as one. An outage that the destination tells of in between begins the count anew: a broker that ends
+//! again and again makes nobody pay for what was under way.
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use postrider_core::{
 
 use super::{
     Batch, Lane, Note, Ready, Tick,
+    aside::Others,
     breaker::Change,
     entry::{NIL, Source, State},
     ticks,
@@ -128,11 +130,15 @@ impl Lane {
                 true
             }
             Outcome::Unavailable(cause) => {
-                if self.others_go_through(now, e, &cause, durables, answer.durables > 0) {
+                let others = self.others(now, e, &cause, durables, answer.durables > 0);
+                answer.answered |= others == Others::GoThrough;
+                if others != Others::Unknown {
                     self.set_aside(now, e, &cause);
                     return true;
                 }
-                self.entries.trouble(e).tried = true;
+                let trouble = self.entries.trouble(e);
+                // Whatever nothing is known of before an outage belongs to it.
+                (trouble.tried, trouble.unknowns, trouble.durables_before) = (true, 0, None);
                 answer.outage.get_or_insert(Outage { cause, guessed: false });
                 false
             }
@@ -171,6 +177,7 @@ impl Lane {
         if durable > durables_before {
             let detail =
                 format!("result unknown {} times while others went through; {cause}", self.options.unknown_max);
+            answer.answered = true;
             self.rejected(now, e, Cause::new("result-unknown", detail));
             return true;
         }
@@ -199,7 +206,8 @@ impl Lane {
     pub(super) fn goes_again(&mut self, now: Tick, e: u32, cause: Cause, wait: Duration) {
         let attempts = self.entries[e].attempts;
         let trouble = self.entries.trouble(e);
-        (trouble.cause, trouble.durables_before, trouble.tried) = (Some(cause.clone()), None, true);
+        (trouble.unknowns, trouble.durables_before) = (0, None);
+        (trouble.cause, trouble.tried) = (Some(cause.clone()), true);
         match self.entries[e].source {
             Source::Log if self.planted(Plant::RetryToTail) && self.entries[e].line != NIL => {
                 let l = self.entries[e].line;
@@ -370,7 +378,7 @@ pub(super) struct Outage {
 /// What a batch says about the destination.
 #[derive(Default)]
 struct Answer {
-    /// It said something about a message.
+    /// It said something about a message, or has taken another one meanwhile.
     answered: bool,
     /// It took nothing, and why.
     outage: Option<Outage>,

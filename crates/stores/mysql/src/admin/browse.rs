@@ -7,6 +7,7 @@ use postrider_core::{
     browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
     lease::LaneId,
+    text::text,
     time::Timestamp,
 };
 
@@ -20,7 +21,6 @@ use crate::{
     records::fetch,
     route::Route,
     select::{CHOSEN_BY, message_id},
-    text::text,
 };
 
 /// Records that one look passes over.

@@ -6,6 +6,7 @@ use postrider_core::{
     browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     envelope::MessageId,
     lease::LaneId,
+    text::text,
     time::Timestamp,
 };
 use rusqlite::{Row, params};
@@ -16,7 +17,6 @@ use crate::{
     lease::{self, LaneRow},
     route::Route,
     select::{bytes, integer, optional_bytes, optional_integer},
-    text::text,
     worker::Db,
 };
 

@@ -1,7 +1,8 @@
 //! When a destination takes nothing, or one of several does not.
 
 use postrider_core::{
-    parked::{Cause, DESTINATION_UNAVAILABLE, DuePage, Parked},
+    log::RecordRef,
+    parked::{BlockedKey, Cause, DESTINATION_UNAVAILABLE, DueLine, DuePage, DueRow, Ordinal, Parked},
     retry::{Backoff, Jitter, RetryPolicy},
     standstill::Reason,
     transport::Outcome,
@@ -9,7 +10,7 @@ use postrider_core::{
 
 use super::{
     super::{Lane, LaneOptions, Note, Settled, Tick, ticks},
-    MS, answer, batch_of, cause, lane, options, poll, read, rejected,
+    MS, answer, batch_of, cause, key, lane, options, poll, read, record, rejected,
 };
 
 #[test]
@@ -217,5 +218,77 @@ fn what_a_publisher_says_of_one_destination_is_believed_if_another_went_through_
         let asked = poll(&mut lane, 3);
         assert_eq!(asked.parked().len(), parked, "{:?}", asked.parked());
         assert_eq!(lane.breaker_is_open(), parked == 0, "a server that has lost everything is an outage");
+    }
+}
+
+/// The one that went through was sent before the breaker opened, so its answer closes nothing; that the probe is set aside for
+/// it tells the same.
+#[test]
+fn a_probe_that_is_set_aside_because_another_went_through_closes_the_breaker() {
+    let mut lane = lane(options(), &["x1", "a1"]);
+    let asked = poll(&mut lane, 0);
+    let down = Outcome::Unavailable(cause());
+    lane.published(1, batch_of(&asked, "x1"), vec![down.clone()]);
+    lane.published(2, batch_of(&asked, "a1"), vec![Outcome::Durable]);
+    assert!(lane.breaker_is_open());
+    let now = lane.wake_at(2).max(ticks(10 * MS));
+    let probe = poll(&mut lane, now);
+    assert_eq!(probe.labels(), ["x1"]);
+    answer(&mut lane, now, &probe, &down);
+    assert!(!lane.breaker_is_open(), "another has gone through: there is no outage of all");
+    let asked = poll(&mut lane, now);
+    assert_eq!(asked.parked().len(), 1, "{:?}", asked.parked());
+}
+
+/// Otherwise a new message on a quiet route would wait for as long as the one that is set aside.
+#[test]
+fn rows_that_come_back_from_the_store_were_tried_already() {
+    let row = |label: &str| DueRow { ordinal: Ordinal(7), record: RecordRef::single(record(label)), attempts: 0 };
+    let mut keyless = record("x1");
+    keyless.key = None;
+    let timed = DueRow { ordinal: Ordinal(8), record: RecordRef::single(keyless), attempts: 0 };
+    let line = DueLine { key: key("x"), rows: vec![row("x1")], more: false };
+    for page in
+        [DuePage { lines: vec![line], ..DuePage::default() }, DuePage { timed: vec![timed], ..DuePage::default() }]
+    {
+        let blocked = [BlockedKey { key: key("x"), rows: 1 }];
+        let mut lane = Lane::new(options(), &blocked, Tick::MAX, 0);
+        poll(&mut lane, 0);
+        lane.due_read(0, page);
+        read(&mut lane, 0, &["a1"]);
+        let asked = poll(&mut lane, 0);
+        answer(&mut lane, 0, &asked, &Outcome::Unavailable(cause()));
+        let mut now = 0;
+        for _ in 0..6 {
+            now = lane.wake_at(now);
+            let asked = poll(&mut lane, now);
+            answer(&mut lane, now, &asked, &Outcome::Unavailable(cause()));
+        }
+        let pause = lane.wake_at(now) - now;
+        read(&mut lane, now, &["b1"]);
+        assert!(pause > ticks(15 * MS), "those that failed wait for long by now: {pause}");
+        let now = now + ticks(15 * MS);
+        assert_eq!(poll(&mut lane, now).labels(), ["b1"], "one that was not tried is the next probe, and at once");
+    }
+}
+
+/// A broker that ends and comes back, again and again, with a message under way each time.
+#[test]
+fn an_outage_begins_the_count_of_unknown_outcomes_anew() {
+    let [lost, down] = [Outcome::Unknown(cause()), Outcome::Unavailable(cause())];
+    for (in_between, attempts) in [(&down, 0), (&lost, 1)] {
+        let mut lane = lane(options(), &["a1", "b1"]);
+        let mut outcomes = [&lost, in_between, &lost, &lost].into_iter();
+        let mut counted = 0;
+        for millis in 0..100 {
+            let now = ticks(millis * MS);
+            let asked = poll(&mut lane, now);
+            counted += asked.notes.iter().filter(|note| matches!(note, Note::Rejected { .. })).count();
+            for (batch, labels) in &asked.published {
+                let outcome = if labels[0] == "a1" { outcomes.next() } else { None };
+                lane.published(now, *batch, vec![outcome.unwrap_or(&Outcome::Durable).clone()]);
+            }
+        }
+        assert_eq!(counted, attempts, "of three unknown outcomes, while another one went through");
     }
 }

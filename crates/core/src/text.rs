@@ -1,5 +1,5 @@
-//! Topics and names are few and come again and again: on a page each is kept once, so that a record costs no allocation
-//! for them.
+//! Text as stores read it. Topics and names are few and come again and again: on a page each is kept once, so that a record
+//! costs no allocation for them.
 //!
 //! Once on a page, not once in the store: pages are dropped on other threads than the one that reads, and if all of them
 //! counted references to the same text, each thread would wait for the other's count.
@@ -7,8 +7,8 @@
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 /// The texts of one column on one page, numbered from 0 in the order in which they were first seen.
-#[derive(Default)]
-pub(crate) struct Texts {
+#[derive(Debug, Default)]
+pub struct Texts {
     texts: Vec<Arc<str>>,
     numbers: HashMap<Box<[u8]>, usize>,
     last: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Texts {
 impl Texts {
     /// The number of a text. Mostly the next record has the same one, and comparing is quicker than looking it up.
     #[inline]
-    pub(crate) fn number(&mut self, bytes: &[u8]) -> usize {
+    pub fn number(&mut self, bytes: &[u8]) -> usize {
         if self.texts.get(self.last).is_none_or(|last| last.as_bytes() != bytes) {
             self.last = self.look_up(bytes);
         }
@@ -25,7 +25,12 @@ impl Texts {
     }
 
     /// The text with this number.
-    pub(crate) fn text(&self, number: usize) -> &Arc<str> {
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    #[must_use]
+    pub fn text(&self, number: usize) -> &Arc<str> {
         &self.texts[number]
     }
 
@@ -40,9 +45,10 @@ impl Texts {
     }
 }
 
-/// Text as SQLite keeps it. It does not insist on UTF-8, and neither a lost nor a stuck message would be better than a
-/// replacement character.
-pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+/// Text as it was written. Not every server insists on UTF-8 (SQLite does not, nor PostgreSQL in the encoding `SQL_ASCII`), and
+/// neither a lost nor a stuck message would be better than a replacement character.
+#[must_use]
+pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
