@@ -59,9 +59,12 @@ const LOCK_LANES: &str = "SELECT number FROM {lane} WHERE route = $1 ORDER BY nu
 
 const DROP_LANE: &str = "DELETE FROM {lane} WHERE route = $1 AND number = $2";
 
+/// A replay has one lane, of which the newest checkpoint is left.
 const FORGET_REPLAY: &str = "
-DELETE FROM {checkpoint}
- WHERE route = $1 AND EXISTS (SELECT 1 FROM {route} WHERE name = $1 AND replay_of IS NOT NULL)";
+DELETE FROM {checkpoint} AS checkpoint
+ USING (SELECT number, n FROM {checkpoint} WHERE route = $1 ORDER BY number DESC, n DESC LIMIT 1) AS newest
+ WHERE checkpoint.route = $1 AND checkpoint.number = newest.number AND checkpoint.n = newest.n
+   AND EXISTS (SELECT 1 FROM {route} WHERE name = $1 AND replay_of IS NOT NULL)";
 
 const ADD_LANE: &str = "INSERT INTO {lane} (route, number, epoch) VALUES ($1, $2, $3)";
 
@@ -296,10 +299,10 @@ pub(crate) async fn acquire(db: &Db<'_>, lane: &LaneId, node: &Node) -> Work<Opt
         return Ok(None);
     }
     let known = Route::find(db, route).await?.ok_or_else(|| unknown("route", route))?;
-    let epoch = checkpoint::go_on(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
+    let begun = checkpoint::go_on(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
+    let epoch = begun.epoch;
     let until = Instant(now.saturating_add(node.lease_life));
     db.execute(TAKE, &[&route, &number, &epoch.0.cast_signed(), &node.id.0, &until]).await?;
-    checkpoint::tidy(db, route, lane.number).await?;
     Ok(Some(Lease {
         lane: LaneId { route: known.name, number: lane.number },
         lanes: known.lanes,

@@ -71,6 +71,7 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
     let mut holder = cluster.connect().await;
     let held = hold_snapshot(&mut holder).await;
     let (mut reads, mut settlements, mut beats) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut takes, mut purges) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let sent = commit(&cluster.url(), 5).await;
         let meter = Meter::start(&cluster);
@@ -82,6 +83,16 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
         let meter = Meter::start(&cluster);
         reader.heartbeat().await.unwrap();
         beats.push(meter.buffers());
+        // Checkpoints, of which all but the newest are deleted, and stay in the index.
+        for _ in 0..10 {
+            reader.settle().await.unwrap();
+        }
+        let meter = Meter::start(&cluster);
+        reader.try_again().await.unwrap();
+        takes.push(meter.buffers());
+        let meter = Meter::start(&cluster);
+        reader.store.purge(Retention::default()).await.unwrap();
+        purges.push(meter.buffers());
         if round % 20 == 0 {
             reader.store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
         }
@@ -90,7 +101,14 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
     // An index may have become one page higher meanwhile. A heartbeat leaves a version of its node's row and of each lane's: some
     // pages an hour.
     let beaten = ROUNDS as u64 / 8;
-    for (what, costs, more) in [("read", reads, 4), ("settlement", settlements, 4), ("heartbeat", beats, beaten)] {
+    for (what, costs, more) in [
+        ("read", reads, 4),
+        ("settlement", settlements, 4),
+        ("heartbeat", beats, beaten),
+        // A lane that is taken is a version of its row as well.
+        ("taking a lane", takes, beaten),
+        ("tidying up", purges, 12),
+    ] {
         let (early, late) = (median(costs[20..60].to_vec()), median(costs[ROUNDS - 40..].to_vec()));
         println!("{what}: {early} buffers at first, {late} at last");
         assert!(early > 0, "{what}: the server's log tells what it costs");
