@@ -124,7 +124,7 @@ async fn register_route(
     let wanted = asked.hear(node, spec, has, live);
     if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
         db.lock_route(&known.name).await?;
-        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+        asked.let_go(&known.reader, &wanted, &fenced_cursors(db, &known.name).await?, now);
     }
     change_route(db, &wanted, begin_now).await?;
     let asked = asked.encode();
@@ -146,13 +146,11 @@ async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position
     if is_as_before(known.as_ref(), spec, &reader) {
         return Ok(());
     }
-    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
-    let numbers = lane_numbers(db, &spec.name).await?;
-    drop_lanes(db, &spec.name).await?;
+    let cursors = take_lanes(db, &spec.name).await?;
     let begin: Vec<Cursor> = match (&known, spec.start) {
         // Only the filter has changed: every lane goes on where it is.
-        (Some(known), _) if known.lanes == spec.lanes => cursors_of(db, &spec.name, &numbers).await?,
-        (Some(_), _) => everywhere(spec, least(&spec.name, &cursors_of(db, &spec.name, &numbers).await?)?),
+        (Some(known), _) if known.lanes == spec.lanes => cursors,
+        (Some(_), _) => everywhere(spec, least(&spec.name, &cursors)?),
         (None, Start::Oldest) => everywhere(spec, Origin::of(db).await?.oldest().encode()),
         (None, Start::Now) => {
             everywhere(spec, begin_now.ok_or_else(|| corrupt("nobody knows where to begin"))?.encode())
@@ -186,9 +184,21 @@ fn least(route: &str, cursors: &[Cursor]) -> Work<Cursor> {
         .encode())
 }
 
-/// Where each lane is, by number.
-pub(crate) async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+/// Where each lane is, by number. Whoever owns one is fenced before it is asked: a settlement needs no lock, and one that came
+/// behind the question would not count.
+async fn fenced_cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
     let numbers = lane_numbers(db, route).await?;
+    for &number in &numbers {
+        checkpoint::go_on(db, route, number).await?;
+    }
+    cursors_of(db, route, &numbers).await
+}
+
+/// Removes the lanes of a route, and answers where each was, by number. Under the route's lock.
+pub(crate) async fn take_lanes(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+    let numbers = lane_numbers(db, route).await?;
+    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
+    drop_lanes(db, route).await?;
     cursors_of(db, route, &numbers).await
 }
 
