@@ -143,6 +143,7 @@ impl Builder {
             lanes: Lanes::default(),
             dues: Together::default(),
             floors: Lanes::default(),
+            catching_up: tokio::sync::Mutex::default(),
             emptied: Emptied::default(),
             waker: Waker::new(),
         })))

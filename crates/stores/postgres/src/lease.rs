@@ -2,7 +2,7 @@
 //!
 //! A lane's row says who owns it; its checkpoints say how far it is and under which epoch (see [`crate::checkpoint`]). All
 //! instants are the database's. Lanes are locked in the order of their ids, so that transactions wait for each other and
-//! never in a circle.
+//! never in a circle; whoever locks a node does so before.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,7 +18,6 @@ use uuid::Uuid;
 
 use crate::{
     checkpoint::{self, Checkpoint},
-    clock,
     cursor::Position,
     db::{Db, unsigned},
     error::{Work, corrupt},
@@ -27,9 +26,12 @@ use crate::{
     values::Instant,
 };
 
+/// One that lies ahead stays until it is noticed, as with a heartbeat.
 const SEE: &str = "
-INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = $6";
+INSERT INTO {node} AS node (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE
+   SET name = $2, routes = $3, lease_life = $4, standstills = $5,
+       seen_at = CASE WHEN node.seen_at > $6::timestamptz + interval '1 second' THEN node.seen_at ELSE $6 END";
 
 const NODES: &str = "
 SELECT id, routes
@@ -78,17 +80,10 @@ SELECT lane.route, lane.number, lane.owner, lane.expires_at, lane.epoch, newest.
                       LIMIT 1) AS newest
  ORDER BY lane.route, lane.number";
 
-/// See [`crate::clock`].
-pub(crate) async fn catch_up(db: &Db<'_>) -> Work<()> {
-    db.lock("readers", "").await?;
-    clock::catch_up(db).await
-}
-
 /// `begin_now` is where a route begins that begins now. It was taken before this transaction.
 pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], begin_now: Option<&Position>) -> Work<()> {
     // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock("readers", "").await?;
-    clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
     let live = live_nodes(db, now).await?;
@@ -293,8 +288,9 @@ pub(crate) async fn lanes(db: &Db<'_>, now: Timestamp) -> Work<HashMap<Arc<str>,
 }
 
 pub(crate) async fn retire(db: &Db<'_>, node: NodeId) -> Work<()> {
-    db.execute(LOCK_OWNED, &[&node.0]).await?;
+    // The node before its lanes, as by a heartbeat.
     db.execute(RETIRE, &[&node.0]).await?;
+    db.execute(LOCK_OWNED, &[&node.0]).await?;
     db.execute(FREE_ALL, &[&node.0]).await?;
     Ok(())
 }

@@ -153,6 +153,8 @@ struct Inner {
     dues: Together<due::Question, Option<due::Looked>>,
     /// How low each lane begins to look for due rows.
     floors: Lanes<Floor>,
+    /// Held by whoever puts right what a clock that went back has left.
+    catching_up: tokio::sync::Mutex<()>,
     /// What retention need not look at.
     emptied: purge::Emptied,
     waker: Waker,
