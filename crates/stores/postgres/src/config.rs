@@ -12,6 +12,7 @@ use postrider_core::{Error, ErrorKind, Result};
 use crate::{
     Inner, PostgresStore,
     access::Access,
+    admin::Answers,
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
     lanes::Lanes,
@@ -144,6 +145,7 @@ impl Builder {
             dues: Together::default(),
             floors: Lanes::default(),
             catching_up: tokio::sync::Mutex::default(),
+            answers: Answers::default(),
             emptied: Emptied::default(),
             waker: Waker::new(),
         })))

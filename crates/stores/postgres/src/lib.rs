@@ -155,6 +155,8 @@ struct Inner {
     floors: Lanes<Floor>,
     /// Held by whoever puts right what a clock that went back has left.
     catching_up: tokio::sync::Mutex<()>,
+    /// What need not be counted again.
+    answers: admin::Answers,
     /// What retention need not look at.
     emptied: purge::Emptied,
     waker: Waker,

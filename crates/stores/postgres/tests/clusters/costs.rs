@@ -5,6 +5,7 @@
 use std::{fs, time::Duration};
 
 use postrider_core::{
+    admin::StoreAdmin,
     log::{Log, RecordRef, Retention, Settlement},
     parked::{Cause, DueLimit, DuePage, Parked},
 };
@@ -290,4 +291,34 @@ async fn retention_that_has_nothing_to_do_is_one_statement() {
         let statements = meter.text().matches("Query Text:").count();
         assert_eq!(statements, 1, "{retention:?}: {}", meter.text());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_one_statement_while_nothing_comes_and_what_commits_late_is_counted() {
+    let cluster = Cluster::start(EXPLAIN);
+    let url = cluster.url();
+    let reader = Reader::open(&url).await;
+    let records = async || -> u64 {
+        let page = reader.store.topics(None, 20_000).await.unwrap();
+        page.topics.iter().map(|(_, records)| records).sum()
+    };
+    let mut client = cluster.connect().await;
+    let mut late = client.transaction().await.unwrap();
+    crate::reader::append(&mut late, 1).await;
+    commit(&url, 3).await;
+    for _ in 0..4 {
+        assert_eq!(records().await, 3);
+    }
+    late.commit().await.unwrap();
+    assert_eq!(records().await, 4, "no number was drawn, and there is one more");
+    // As a node that has nothing to do: it spends ids.
+    for _ in 0..3 {
+        reader.heartbeat().await.unwrap();
+        assert_eq!(records().await, 4);
+    }
+    let meter = Meter::start(&cluster);
+    assert_eq!(records().await, 4);
+    assert_eq!(meter.text().matches("Query Text:").count(), 1, "{}", meter.text());
+    commit(&url, 2).await;
+    assert_eq!(records().await, 6);
 }
