@@ -85,7 +85,8 @@ impl Builder {
     }
 
     /// Connections for everything but reading the log: settling, leases, operators. Default 8, at least 1. One more reads
-    /// the log, one listens. Too few, and lanes wait for each other when they settle.
+    /// the log, one listens, and for a moment there is another one whenever the one that reads is made. Too few, and lanes wait
+    /// for each other when they settle.
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
         self

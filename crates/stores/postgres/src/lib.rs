@@ -135,7 +135,9 @@ const SESSION_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///
-/// One connection reads the log for all lanes of this process, one listens for hints, and a small pool does the rest.
+/// One connection reads the log for all lanes of this process, one listens for hints, and a small pool does the rest. For a
+/// moment there is one more: when the one that reads is made, which asks whether a pooler stands between, and when somebody waits
+/// for a lock, whose holder is looked for.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<Inner>);
 
