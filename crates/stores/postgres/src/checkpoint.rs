@@ -4,6 +4,11 @@
 //! the epoch under which it was written. Nothing is ever updated. Whoever writes the next one takes `n + 1`, and so does
 //! everything that changes a lane's epoch or ends the lane: of two that began from the same checkpoint, the primary key
 //! lets one through. That is the whole fence; a settlement needs no lock and writes one small row.
+//!
+//! **Nobody looks at the low end.** What was deleted stays in the index while anybody holds an old snapshot, millions of entries
+//! a day, and whoever began below would pass all of them. The numbers of a lane follow one upon the other, and whoever deletes
+//! deletes all that is older in one transaction; so whether there is an older one, and where the last of them is, shows at the
+//! high end.
 
 use postrider_core::{
     Error,
@@ -43,10 +48,14 @@ SELECT $1, $2, newest.n + 1, newest.epoch, $4, coalesce($6, newest.lo), coalesce
 /// fail-over may have lost: it is taken from the clock as well.
 const BEGIN: &str = "
 INSERT INTO {checkpoint} (route, number, n, epoch, settled, lo, cursor)
-SELECT $1, $2, coalesce(max(n), 0) + 1,
-       greatest(coalesce(max(epoch), 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0, $3, $4
-  FROM {checkpoint}
- WHERE route = $1 AND number = $2
+SELECT $1, $2, coalesce(newest.n, 0) + 1,
+       greatest(coalesce(newest.epoch, 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0, $3, $4
+  FROM (SELECT 1) AS lane
+  LEFT JOIN LATERAL (SELECT n, epoch
+                       FROM {checkpoint}
+                      WHERE route = $1 AND number = $2
+                      ORDER BY n DESC
+                      LIMIT 1) AS newest ON true
 RETURNING epoch";
 
 /// The same of a lane that goes on where it is. One statement, which sees one newest checkpoint: a settlement that comes between
@@ -60,13 +69,16 @@ SELECT $1, $2, newest.n + 1,
          WHERE route = $1 AND number = $2
          ORDER BY n DESC
          LIMIT 1) AS newest
-RETURNING epoch";
+RETURNING epoch, n";
 
-/// All but the newest.
+/// Some of the older ones: one short range of the primary key.
 const TIDY: &str = "
-DELETE FROM {checkpoint} AS old
- WHERE route = $1 AND number = $2
-   AND n < (SELECT max(n) FROM {checkpoint} AS newest WHERE newest.route = $1 AND newest.number = $2)";
+DELETE FROM {checkpoint}
+ WHERE route = $1 AND number = $2 AND n >= $3 AND n < $4";
+
+/// How many of them are deleted at first. Each time twice as many, so that what was deleted long ago is passed for no longer
+/// than it takes to delete what there is.
+const TIDY_FIRST: i64 = 16;
 
 /// A lane's cursor at rest.
 pub(crate) struct Checkpoint {
@@ -136,23 +148,41 @@ pub(crate) async fn begin(db: &Db<'_>, route: &str, number: u32, lo: i64, cursor
 ///
 /// # Errors
 /// A unique violation if somebody else has written a checkpoint meanwhile: the transaction is repeated.
-pub(crate) async fn go_on(db: &Db<'_>, route: &str, number: u32) -> Work<Option<Epoch>> {
-    let row = db.query_opt(GO_ON, &[&route, &i64::from(number)]).await?;
-    Ok(row.map(|row| row.try_get(0)).transpose()?.map(epoch))
+pub(crate) async fn go_on(db: &Db<'_>, route: &str, number: u32) -> Work<Option<Begun>> {
+    let Some(row) = db.query_opt(GO_ON, &[&route, &i64::from(number)]).await? else { return Ok(None) };
+    Ok(Some(Begun { epoch: epoch(row.try_get(0)?), n: row.try_get(1)? }))
+}
+
+/// A new epoch, and the number of the checkpoint that began it: the lane's newest.
+pub(crate) struct Begun {
+    pub(crate) epoch: Epoch,
+    n: i64,
 }
 
 /// Ends a lane: whoever still holds a lease on it is fenced. Its cursor stays, in case the lane comes back, and nothing else
 /// does: nobody tidies up behind a lane that is not there.
 pub(crate) async fn end(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
-    if go_on(db, route, number).await?.is_some() {
-        tidy(db, route, number).await?;
+    if let Some(newest) = go_on(db, route, number).await? {
+        tidy(db, route, number, newest.n).await?;
     }
     Ok(())
 }
 
-/// Drops what no one will ask for any more.
-pub(crate) async fn tidy(db: &Db<'_>, route: &str, number: u32) -> Work<u64> {
-    db.execute(TIDY, &[&route, &i64::from(number)]).await
+/// Drops what no one will ask for any more: all that are older than the lane's newest, `n`. From there downward, and in one
+/// transaction, so that none is left below a gap. Two that did it at once, each with slices of its own, could wait for each
+/// other in a circle; so there is a lock, and whoever has several takes them by name.
+pub(crate) async fn tidy(db: &Db<'_>, route: &str, number: u32, n: i64) -> Work<()> {
+    db.lock("tidy", route).await?;
+    let (mut end, mut count) = (n, TIDY_FIRST);
+    // Ends with the oldest: below it there is nothing to delete.
+    loop {
+        let begin = end.saturating_sub(count);
+        let deleted = db.execute(TIDY, &[&route, &i64::from(number), &begin, &end]).await?;
+        if deleted < count.unsigned_abs() {
+            return Ok(());
+        }
+        (end, count) = (begin, count.saturating_mul(2));
+    }
 }
 
 fn epoch(stored: i64) -> Epoch {

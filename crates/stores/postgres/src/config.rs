@@ -12,6 +12,7 @@ use postrider_core::{Error, ErrorKind, Result};
 use crate::{
     Inner, PostgresStore,
     access::Access,
+    admin::Answers,
     dialect::{Postgres, SCHEMA},
     error::{Fault, Work},
     lanes::Lanes,
@@ -84,7 +85,8 @@ impl Builder {
     }
 
     /// Connections for everything but reading the log: settling, leases, operators. Default 8, at least 1. One more reads
-    /// the log, one listens. Too few, and lanes wait for each other when they settle.
+    /// the log, one listens, and for a moment there is another one whenever the one that reads is made. Too few, and lanes wait
+    /// for each other when they settle.
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
         self
@@ -143,6 +145,8 @@ impl Builder {
             lanes: Lanes::default(),
             dues: Together::default(),
             floors: Lanes::default(),
+            catching_up: tokio::sync::Mutex::default(),
+            answers: Answers::default(),
             emptied: Emptied::default(),
             waker: Waker::new(),
         })))

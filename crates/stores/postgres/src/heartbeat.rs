@@ -49,7 +49,8 @@ WITH owned AS MATERIALIZED (
     DELETE FROM {node} WHERE id IN (SELECT id FROM dead)
 )
 SELECT $1, NULL, NULL, NULL::bigint, NULL, NULL::uuid,
-       (SELECT count(*) FROM {node} WHERE seen_at > clock_timestamp() + interval '1 second'), leaving
+       (SELECT count(*) FROM {node} WHERE seen_at > clock_timestamp() + interval '1 second')
+           + (SELECT count(*) FROM {route} WHERE ahead_by IS NOT NULL), leaving
   FROM seen
  UNION ALL
 SELECT id, routes, NULL, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::boolean
@@ -71,8 +72,8 @@ SELECT NULL, topics, name, NULL::bigint, NULL, NULL::uuid, NULL::bigint, NULL::b
   FROM {route}
  WHERE replay_of IS NULL";
 
-/// With the roster comes whether the server's clock has gone back, see [`crate::clock`]: until that is put right, the node's own
-/// `seen_at` stays where it is. If the future is dropped, the leases are extended or not.
+/// With the roster comes whether the server's clock has gone back and something lies ahead, see [`crate::clock`]: until that is
+/// noticed, the node's own `seen_at` stays where it is. If the future is dropped, the leases are extended or not.
 pub(crate) async fn heartbeat(on: &Alone<'_>, node: &Node) -> Work<(Roster, bool)> {
     let Said { routes, life, standstills } = Said::of(node);
     let (mut roster, mut is_ahead) = (Roster::default(), false);

@@ -2,7 +2,7 @@
 //!
 //! A lane's row says who owns it; its checkpoints say how far it is and under which epoch (see [`crate::checkpoint`]). All
 //! instants are the database's. Lanes are locked in the order of their ids, so that transactions wait for each other and
-//! never in a circle.
+//! never in a circle; whoever locks a node does so before.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,7 +18,6 @@ use uuid::Uuid;
 
 use crate::{
     checkpoint::{self, Checkpoint},
-    clock,
     cursor::Position,
     db::{Db, unsigned},
     error::{Work, corrupt},
@@ -27,9 +26,12 @@ use crate::{
     values::Instant,
 };
 
+/// One that lies ahead stays until it is noticed, as with a heartbeat.
 const SEE: &str = "
-INSERT INTO {node} (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (id) DO UPDATE SET name = $2, routes = $3, lease_life = $4, standstills = $5, seen_at = $6";
+INSERT INTO {node} AS node (id, name, routes, lease_life, standstills, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE
+   SET name = $2, routes = $3, lease_life = $4, standstills = $5,
+       seen_at = CASE WHEN node.seen_at > $6::timestamptz + interval '1 second' THEN node.seen_at ELSE $6 END";
 
 const NODES: &str = "
 SELECT id, routes
@@ -59,9 +61,12 @@ const LOCK_LANES: &str = "SELECT number FROM {lane} WHERE route = $1 ORDER BY nu
 
 const DROP_LANE: &str = "DELETE FROM {lane} WHERE route = $1 AND number = $2";
 
+/// A replay has one lane, of which the newest checkpoint is left.
 const FORGET_REPLAY: &str = "
-DELETE FROM {checkpoint}
- WHERE route = $1 AND EXISTS (SELECT 1 FROM {route} WHERE name = $1 AND replay_of IS NOT NULL)";
+DELETE FROM {checkpoint} AS checkpoint
+ USING (SELECT number, n FROM {checkpoint} WHERE route = $1 ORDER BY number DESC, n DESC LIMIT 1) AS newest
+ WHERE checkpoint.route = $1 AND checkpoint.number = newest.number AND checkpoint.n = newest.n
+   AND EXISTS (SELECT 1 FROM {route} WHERE name = $1 AND replay_of IS NOT NULL)";
 
 const ADD_LANE: &str = "INSERT INTO {lane} (route, number, epoch) VALUES ($1, $2, $3)";
 
@@ -75,17 +80,10 @@ SELECT lane.route, lane.number, lane.owner, lane.expires_at, lane.epoch, newest.
                       LIMIT 1) AS newest
  ORDER BY lane.route, lane.number";
 
-/// See [`crate::clock`].
-pub(crate) async fn catch_up(db: &Db<'_>) -> Work<()> {
-    db.lock("readers", "").await?;
-    clock::catch_up(db).await
-}
-
 /// `begin_now` is where a route begins that begins now. It was taken before this transaction.
 pub(crate) async fn register(db: &Db<'_>, node: &Node, routes: &[RouteSpec], begin_now: Option<&Position>) -> Work<()> {
     // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock("readers", "").await?;
-    clock::catch_up(db).await?;
     let now = db.now().await?;
     see(db, node, now).await?;
     let live = live_nodes(db, now).await?;
@@ -121,7 +119,7 @@ async fn register_route(
     let wanted = asked.hear(node, spec, has, live);
     if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
         db.lock_route(&known.name).await?;
-        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+        asked.let_go(&known.reader, &wanted, &fenced_cursors(db, &known.name).await?, now);
     }
     change_route(db, &wanted, begin_now).await?;
     let asked = asked.encode();
@@ -143,13 +141,11 @@ async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position
     if is_as_before(known.as_ref(), spec, &reader) {
         return Ok(());
     }
-    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
-    let numbers = lane_numbers(db, &spec.name).await?;
-    drop_lanes(db, &spec.name).await?;
+    let cursors = take_lanes(db, &spec.name).await?;
     let begin: Vec<Cursor> = match (&known, spec.start) {
         // Only the filter has changed: every lane goes on where it is.
-        (Some(known), _) if known.lanes == spec.lanes => cursors_of(db, &spec.name, &numbers).await?,
-        (Some(_), _) => everywhere(spec, least(&spec.name, &cursors_of(db, &spec.name, &numbers).await?)?),
+        (Some(known), _) if known.lanes == spec.lanes => cursors,
+        (Some(_), _) => everywhere(spec, least(&spec.name, &cursors)?),
         (None, Start::Oldest) => everywhere(spec, Origin::of(db).await?.oldest().encode()),
         (None, Start::Now) => {
             everywhere(spec, begin_now.ok_or_else(|| corrupt("nobody knows where to begin"))?.encode())
@@ -183,9 +179,21 @@ fn least(route: &str, cursors: &[Cursor]) -> Work<Cursor> {
         .encode())
 }
 
-/// Where each lane is, by number.
-pub(crate) async fn cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+/// Where each lane is, by number. Whoever owns one is fenced before it is asked: a settlement needs no lock, and one that came
+/// behind the question would not count.
+async fn fenced_cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
     let numbers = lane_numbers(db, route).await?;
+    for &number in &numbers {
+        checkpoint::go_on(db, route, number).await?;
+    }
+    cursors_of(db, route, &numbers).await
+}
+
+/// Removes the lanes of a route, and answers where each was, by number. Under the route's lock.
+pub(crate) async fn take_lanes(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
+    let numbers = lane_numbers(db, route).await?;
+    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
+    drop_lanes(db, route).await?;
     cursors_of(db, route, &numbers).await
 }
 
@@ -280,8 +288,9 @@ pub(crate) async fn lanes(db: &Db<'_>, now: Timestamp) -> Work<HashMap<Arc<str>,
 }
 
 pub(crate) async fn retire(db: &Db<'_>, node: NodeId) -> Work<()> {
-    db.execute(LOCK_OWNED, &[&node.0]).await?;
+    // The node before its lanes, as by a heartbeat.
     db.execute(RETIRE, &[&node.0]).await?;
+    db.execute(LOCK_OWNED, &[&node.0]).await?;
     db.execute(FREE_ALL, &[&node.0]).await?;
     Ok(())
 }
@@ -296,10 +305,10 @@ pub(crate) async fn acquire(db: &Db<'_>, lane: &LaneId, node: &Node) -> Work<Opt
         return Ok(None);
     }
     let known = Route::find(db, route).await?.ok_or_else(|| unknown("route", route))?;
-    let epoch = checkpoint::go_on(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
+    let begun = checkpoint::go_on(db, route, lane.number).await?.ok_or_else(|| corrupt("a lane has no checkpoint"))?;
+    let epoch = begun.epoch;
     let until = Instant(now.saturating_add(node.lease_life));
     db.execute(TAKE, &[&route, &number, &epoch.0.cast_signed(), &node.id.0, &until]).await?;
-    checkpoint::tidy(db, route, lane.number).await?;
     Ok(Some(Lease {
         lane: LaneId { route: known.name, number: lane.number },
         lanes: known.lanes,

@@ -135,7 +135,9 @@ const SESSION_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
 ///
-/// One connection reads the log for all lanes of this process, one listens for hints, and a small pool does the rest.
+/// One connection reads the log for all lanes of this process, one listens for hints, and a small pool does the rest. For a
+/// moment there is one more: when the one that reads is made, which asks whether a pooler stands between, and when somebody waits
+/// for a lock, whose holder is looked for.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<Inner>);
 
@@ -153,6 +155,10 @@ struct Inner {
     dues: Together<due::Question, Option<due::Looked>>,
     /// How low each lane begins to look for due rows.
     floors: Lanes<Floor>,
+    /// Held by whoever puts right what a clock that went back has left.
+    catching_up: tokio::sync::Mutex<()>,
+    /// What need not be counted again.
+    answers: admin::Answers,
     /// What retention need not look at.
     emptied: purge::Emptied,
     waker: Waker,

@@ -14,7 +14,7 @@ use postrider_core::{
 };
 
 use crate::{
-    PostgresStore,
+    PostgresStore, clock,
     db::{ANSWER_PATIENCE, Alone, Db, PURGE_PATIENCE},
     due::{self, Looked},
     error::{Fault, Work},
@@ -68,6 +68,7 @@ impl Log for PostgresStore {
                 None
             };
             let begin_now = begin_now.as_ref();
+            self.catch_up().await;
             let registered: BoxFuture<'_, Result<()>> =
                 transact!(self, in_time begin, "register", |db| lease::register(&db, node, routes, begin_now));
             registered.await
@@ -81,9 +82,9 @@ impl Log for PostgresStore {
             let (roster, is_ahead) =
                 self.in_time(ANSWER_PATIENCE, beat).await.map_err(|fault| fault.into_error("heartbeat"))?;
             if is_ahead {
-                let caught_up: BoxFuture<'_, Result<()>> =
-                    transact!(self, in_time begin, "heartbeat", |db| lease::catch_up(&db));
-                caught_up.await?;
+                // Beside the heartbeat: its leases are extended, and nothing is to hold up the next one.
+                let store = self.clone();
+                tokio::spawn(async move { store.catch_up().await });
             }
             self.0.lanes.keep_those_of(&roster);
             self.0.floors.keep_those_of(&roster);
@@ -164,6 +165,23 @@ impl Log for PostgresStore {
 }
 
 impl PostgresStore {
+    /// Takes what was written by a clock that was ahead for written now, see [`clock`], piece by piece. Ends when nothing is left,
+    /// or with the first failure: what is left then is for the next heartbeat. One at a time.
+    async fn catch_up(&self) {
+        let Ok(_alone) = self.0.catching_up.try_lock() else { return };
+        loop {
+            let piece = async |client: &mut Object| {
+                let db = Db::begin(client, &self.0.dialect).await?;
+                let was_some = clock::catch_up(&db).await?;
+                db.commit().await?;
+                Ok(was_some)
+            };
+            if !matches!(self.in_time(ANSWER_PATIENCE, piece).await, Ok(true)) {
+                return;
+            }
+        }
+    }
+
     /// Whether no row of the lease's route waits for time, and otherwise how low a read of such rows has to begin.
     async fn look_for_due(&self, lease: &Lease) -> Work<(bool, Timestamp)> {
         let look = |lanes: Vec<due::Question>| -> BoxFuture<'_, Work<_>> {

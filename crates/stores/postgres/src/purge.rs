@@ -47,21 +47,24 @@ SELECT lanes.lowest, lanes.highest, lanes.has_older, coalesce(pg_sequence_last_v
                                     EXISTS (SELECT 1
                                               FROM {checkpoint} AS older
                                              WHERE older.route = lane.route AND older.number = lane.number
-                                               AND older.n < checkpoint.n) AS has_older
+                                               AND older.n = checkpoint.n - 1) AS has_older
                                FROM {checkpoint} AS checkpoint
                               WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
                               ORDER BY n DESC
                               LIMIT 1) AS newest) AS lanes";
 
-/// The lanes that have more than their newest checkpoint.
+/// The lanes that have more than their newest checkpoint, and the number of that one.
 const UNTIDY: &str = "
-SELECT lane.route, lane.number
+SELECT lane.route, lane.number, newest.n
   FROM {lane} AS lane
- WHERE (SELECT count(*)
-          FROM (SELECT 1
-                  FROM {checkpoint} AS checkpoint
-                 WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
-                 LIMIT 2) AS found) > 1
+ CROSS JOIN LATERAL (SELECT n
+                       FROM {checkpoint} AS checkpoint
+                      WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
+                      ORDER BY n DESC
+                      LIMIT 1) AS newest
+ WHERE EXISTS (SELECT 1
+                 FROM {checkpoint} AS older
+                WHERE older.route = lane.route AND older.number = lane.number AND older.n = newest.n - 1)
  ORDER BY lane.route, lane.number";
 
 /// Empties the first leaf that may be, and returns how many records it had. Zero: none may be, or it was in use. Most of the
@@ -201,7 +204,7 @@ async fn candidates(db: &Db<'_>, block_bits: u32) -> Work<Vec<Leaf>> {
 /// Drops checkpoints that no one will ask for any more.
 async fn tidy(db: &Db<'_>) -> Work<()> {
     for row in db.query(UNTIDY, &[]).await? {
-        checkpoint::tidy(db, row.try_get(0)?, unsigned(row.try_get(1)?)).await?;
+        checkpoint::tidy(db, row.try_get(0)?, unsigned(row.try_get(1)?), row.try_get(2)?).await?;
     }
     Ok(())
 }

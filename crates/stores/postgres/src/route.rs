@@ -35,7 +35,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (name) DO UPDATE SET topics = $2, ordering = $3, lanes = $4";
 
 /// A replay that has ended stays known only as long as it has dead rows, for the operator. Its name is never given again, so
-/// its checkpoints go with it.
+/// its checkpoint goes with it: of a lane that has ended there is one left, the newest.
 const DROP_EMPTY_REPLAYS: &str = "
 WITH gone AS (DELETE FROM {route} AS route
                WHERE replay_of IS NOT NULL
@@ -44,7 +44,12 @@ WITH gone AS (DELETE FROM {route} AS route
               RETURNING name)
 DELETE FROM {checkpoint} AS checkpoint
  USING gone
- WHERE checkpoint.route = gone.name";
+ CROSS JOIN LATERAL (SELECT number, n
+                       FROM {checkpoint} AS ended
+                      WHERE ended.route = gone.name
+                      ORDER BY number DESC, n DESC
+                      LIMIT 1) AS newest
+ WHERE checkpoint.route = gone.name AND checkpoint.number = newest.number AND checkpoint.n = newest.n";
 
 /// A route or replay.
 pub(crate) struct Route {

@@ -6,6 +6,9 @@
 //! would take a lock of the whole cluster at its commit, and cost producers three quarters of their rate. All of it is a
 //! hint; the relay polls besides, so a lost connection or a pooler in between costs latency and nothing else.
 //!
+//! What stands between may keep a connection alive and pass nothing on. So an announcement is not waited for for ever, and
+//! whoever listens asks for an answer now and then: rarely, for an idle node is to cost next to nothing.
+//!
 //! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed.
 
 use std::{
@@ -21,7 +24,12 @@ use postrider_core::Result;
 use tokio::sync::{Notify, watch};
 use tokio_postgres::{AsyncMessage, types::Type};
 
-use crate::{access::Access, dialect::Postgres, error::Work};
+use crate::{
+    access::Access,
+    db::{ANSWER_PATIENCE, in_time},
+    dialect::Postgres,
+    error::{Fault, Work},
+};
 
 /// At most one announcement in this time.
 const NOTIFY_EVERY: Duration = Duration::from_millis(1);
@@ -37,6 +45,12 @@ const BUSY: std::ops::Range<f64> = 2_250.0..3_250.0;
 /// where a pooler stands between, the next one on the same connection may be somebody else's, and the next one here may be on
 /// another.
 const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')";
+
+/// How often whoever listens asks whether the server is still there.
+const PROBE_EVERY: Duration = Duration::from_secs(30);
+
+/// How often it looks whether it is time to, and whether anybody still waits for hints.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// How long to wait before a lost connection is tried again, at most.
 const RECONNECT_MAX: Duration = Duration::from_secs(10);
@@ -108,7 +122,8 @@ async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u
     }
 }
 
-/// Until the connection is lost. `lost`: one was before, so something may have been announced that nobody heard.
+/// Until the connection is lost, or the server does not answer on it. `lost`: one was before, so something may have been
+/// announced that nobody heard.
 async fn listen_once(
     access: &Access,
     dialect: &Postgres,
@@ -117,9 +132,10 @@ async fn listen_once(
     worked: &mut bool,
 ) -> Work<()> {
     let (client, mut connection) = access.connect().await?;
+    // Said once more, it changes nothing: that is the question whether the server is there.
     let sql = format!("LISTEN \"{}\"", dialect.channel());
-    let mut setting_up = Box::pin(client.batch_execute(&sql));
-    let mut beat = tokio::time::interval(Duration::from_secs(5));
+    let (mut asking, mut probe) = (Box::pin(client.batch_execute(&sql)), Probe::asked(Instant::now()));
+    let mut beat = tokio::time::interval(LOOK_EVERY);
     // Ends with the connection, with an error, or when nobody can wait any more.
     loop {
         let is_news = tokio::select! {
@@ -128,16 +144,56 @@ async fn listen_once(
                 Some(Err(error)) => return Err(error.into()),
                 None => return Ok(()),
             },
-            done = &mut setting_up, if !*worked => {
+            done = &mut asking, if probe.is_open => {
                 done?;
-                *worked = true;
-                lost
+                probe.is_open = false;
+                let is_first = !std::mem::replace(worked, true);
+                is_first && lost
             }
-            _ = beat.tick() => false,
+            _ = beat.tick() => {
+                match probe.next(Instant::now()) {
+                    Next::Wait => {}
+                    Next::Ask => {
+                        (asking, probe) = (Box::pin(client.batch_execute(&sql)), Probe::asked(Instant::now()));
+                    }
+                    Next::GiveUp => return Err(Fault::Silent),
+                }
+                false
+            }
         };
         let Some(changes) = changes.upgrade() else { return Ok(()) };
         if is_news {
             wake(&changes);
+        }
+    }
+}
+
+/// The last question to the server.
+struct Probe {
+    asked_at: Instant,
+    /// It has no answer yet.
+    is_open: bool,
+}
+
+/// What whoever listens does next.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Wait,
+    Ask,
+    GiveUp,
+}
+
+impl Probe {
+    fn asked(now: Instant) -> Self {
+        Self { asked_at: now, is_open: true }
+    }
+
+    fn next(&self, now: Instant) -> Next {
+        let since = now.duration_since(self.asked_at);
+        match self.is_open {
+            true if since >= ANSWER_PATIENCE => Next::GiveUp,
+            false if since >= PROBE_EVERY => Next::Ask,
+            _ => Next::Wait,
         }
     }
 }
@@ -196,9 +252,9 @@ async fn announce(access: Access, channel: String, asked: Weak<Asked>) {
     }
 }
 
-/// Until the connection is lost or the last handle is gone.
+/// Until the connection is lost, the server does not answer on it, or the last handle is gone.
 async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>, worked: &mut bool) -> Work<()> {
-    let client = access.client().await?;
+    let (client, _connection) = access.driven().await?;
     let (mut rate, mut announced_at) = (0.0, Instant::now());
     while !client.is_closed() {
         let Some(asked) = asked.upgrade() else { return Ok(()) };
@@ -207,7 +263,8 @@ async fn announce_on(access: &Access, channel: &str, asked: &Weak<Asked>, worked
         let since = std::mem::replace(&mut announced_at, Instant::now()).elapsed();
         rate = smoothed(rate, commits, since);
         if waited.is_ok() {
-            let announced = client.execute_typed(NOTIFY, &[(&channel, Type::TEXT)]).await;
+            let announcing = async { Ok(client.execute_typed(NOTIFY, &[(&channel, Type::TEXT)]).await?) };
+            let announced = in_time(Some(ANSWER_PATIENCE), announcing).await;
             if announced.is_err() {
                 // It is announced on the next connection.
                 asked.some.notify_one();
@@ -263,6 +320,17 @@ mod tests {
         assert_eq!(failing, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!([pause.after(true), pause.after(true)], [Pause::FIRST; 2], "however often it is lost");
         assert_eq!(pause.after(false), Pause::FIRST * 2);
+    }
+
+    #[test]
+    fn a_server_that_is_quiet_is_asked_now_and_then_and_one_that_does_not_answer_is_given_up() {
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let mut probe = Probe::asked(began);
+        assert_eq!(probe.next(began + ANSWER_PATIENCE - second), Next::Wait);
+        assert_eq!(probe.next(began + ANSWER_PATIENCE), Next::GiveUp);
+        probe.is_open = false;
+        assert_eq!(probe.next(began + PROBE_EVERY - second), Next::Wait, "it has answered");
+        assert_eq!(probe.next(began + PROBE_EVERY), Next::Ask);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
     cursor::{Identity, Position},
     db::Db,
     error::{Work, corrupt},
-    lease::{add_lane, cursors, drop_lanes},
+    lease::{add_lane, drop_lanes, take_lanes},
     observe,
     origin::Origin,
     parked::{Rows, ordinal},
@@ -195,9 +195,7 @@ pub(super) async fn rebase_route(db: &Db<'_>, route: &str, actor: &Actor) -> Wor
         return Err(unknown("route", route).into());
     }
     db.lock_route(route).await?;
-    let cursors = cursors(db, route).await?;
-    drop_lanes(db, route).await?;
-    for (number, cursor) in (0..).zip(&cursors) {
+    for (number, cursor) in (0..).zip(&take_lanes(db, route).await?) {
         let position = Position::decode(cursor)?.before_rebase();
         let position = Position { identity: Identity::NOWHERE, session: 0, ..position };
         // Nothing that is stored may be removed before the rebase has looked at it.

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use postrider_core::{
-    browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
+    browse::{LogRecord, RecordFilter, RecordPage},
     envelope::MessageId,
     lease::LaneId,
 };
@@ -17,10 +17,17 @@ use crate::{
     dialect::LEAVES,
     error::Work,
     lease::{self, LaneRow},
-    observe,
     route::Route,
+    snapshot::Snapshot,
     values::{FullXid, Instant, Text},
 };
+
+/// One entry of each leaf's index. `least` passes over leaves that are empty.
+const ENDS: &str = "
+SELECT least((SELECT min(seq) FROM {log_0}), (SELECT min(seq) FROM {log_1}), (SELECT min(seq) FROM {log_2}),
+             (SELECT min(seq) FROM {log_3}), (SELECT min(seq) FROM {log_4}), (SELECT min(seq) FROM {log_5}),
+             (SELECT min(seq) FROM {log_6}), (SELECT min(seq) FROM {log_7})),
+       coalesce(pg_sequence_last_value('{seq}'::regclass), 0), pg_current_snapshot()";
 
 /// Rows that one look takes out of the database.
 const ROWS_MAX: i64 = 50_000;
@@ -40,7 +47,8 @@ pub(super) async fn records(
         lanes: lease::lanes(db, db.now().await?).await?,
     };
     let mut page = RecordPage::default();
-    let Some(mut stretch) = Stretch::new(db, filter, after, block_bits).await? else { return Ok(page) };
+    let ends = Ends::of(db).await?;
+    let Some(mut stretch) = Stretch::new(&ends, filter, after, block_bits) else { return Ok(page) };
     let mut fetched = 0;
     // Ends with the log, with a full page, or when enough rows were looked at.
     while let Some(rows) = stretch.next(db, filter).await? {
@@ -67,33 +75,26 @@ pub(super) async fn records(
     Ok(page)
 }
 
-pub(super) async fn topics(db: &Db<'_>, after: Option<u64>, limit: u32, block_bits: u32) -> Work<TopicPage> {
-    let oldest_first = RecordFilter::default();
-    let Some(mut stretch) = Stretch::new(db, &oldest_first, after, block_bits).await? else {
-        return Ok(TopicPage::default());
-    };
-    let (mut counts, mut left) = (Vec::new(), i64::from(limit));
-    // Ends with the log, or with the limit.
-    while left > 0 && stretch.has_more() {
-        let (leaf, low, high) = stretch.block();
-        let sql = format!(
-            "SELECT topic, count(*), max(seq)
-               FROM (SELECT seq, topic FROM {{log_{leaf}}} WHERE seq BETWEEN $1 AND $2 ORDER BY seq LIMIT $3) AS stretch
-              GROUP BY topic"
-        );
-        for row in db.query(&sql, &[&low, &high, &left]).await? {
-            let count: i64 = row.try_get(1)?;
-            left -= count;
-            counts.push((row.try_get(0)?, count.unsigned_abs(), row.try_get::<_, i64>(2)?.unsigned_abs()));
-        }
-        stretch.at = high;
+/// Where the log begins and ends.
+pub(super) struct Ends {
+    /// The first number in it. `None`: it is empty.
+    oldest: Option<i64>,
+    /// The last number drawn.
+    last: i64,
+    /// What it was looked at with.
+    pub(super) snapshot: Snapshot,
+}
+
+impl Ends {
+    pub(super) async fn of(db: &Db<'_>) -> Work<Self> {
+        let row = db.query_one(ENDS, &[]).await?;
+        Ok(Self { oldest: row.try_get(0)?, last: row.try_get(1)?, snapshot: row.try_get(2)? })
     }
-    Ok(TopicPage::of_counts(counts, limit))
 }
 
 /// What is left to look at: numbers above `at` up to `end`, or below `at` down to `end`.
-struct Stretch {
-    at: i64,
+pub(super) struct Stretch {
+    pub(super) at: i64,
     end: i64,
     newest_first: bool,
     block_bits: u32,
@@ -101,31 +102,24 @@ struct Stretch {
 
 impl Stretch {
     /// `None`: the log is empty.
-    async fn new(db: &Db<'_>, filter: &RecordFilter, after: Option<u64>, block_bits: u32) -> Work<Option<Self>> {
-        let mut oldest: Option<i64> = None;
-        for leaf in 0..LEAVES {
-            let sql = format!("SELECT min(seq) FROM {{log_{leaf}}}");
-            let least: Option<i64> = db.query_one(&sql, &[]).await?.try_get(0)?;
-            oldest = [oldest, least].into_iter().flatten().min();
-        }
-        let Some(oldest) = oldest else { return Ok(None) };
+    pub(super) fn new(ends: &Ends, filter: &RecordFilter, after: Option<u64>, block_bits: u32) -> Option<Self> {
+        let (oldest, last) = (ends.oldest?, ends.last);
         let after = after.map(u64::cast_signed);
         let newest_first = filter.newest_first;
         let (at, end) = if newest_first {
-            let last = observe::last(db).await?;
             (after.map_or(last.saturating_add(1), |after| after.min(last.saturating_add(1))), oldest)
         } else {
-            (after.map_or(oldest - 1, |after| after.max(oldest - 1)), observe::last(db).await?)
+            (after.map_or(oldest - 1, |after| after.max(oldest - 1)), last)
         };
-        Ok(Some(Self { at, end, newest_first, block_bits }))
+        Some(Self { at, end, newest_first, block_bits })
     }
 
-    fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         if self.newest_first { self.at > self.end } else { self.at < self.end }
     }
 
     /// The leaf in which the next number is, and what is left to look at there, both ends included.
-    fn block(&self) -> (usize, i64, i64) {
+    pub(super) fn block(&self) -> (usize, i64, i64) {
         let first = if self.newest_first { self.at - 1 } else { self.at + 1 };
         let block = first >> self.block_bits;
         let (low, high) = (block << self.block_bits, ((block + 1) << self.block_bits) - 1);

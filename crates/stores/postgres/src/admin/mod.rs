@@ -9,6 +9,7 @@ mod browse;
 mod doctor;
 mod overview;
 mod rows;
+mod topics;
 mod vitals;
 
 use std::{sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ use postrider_core::{
     parked::Ordinal,
 };
 
-pub(crate) use self::{act::note, doctor::blockers::blocker_of};
+pub(crate) use self::{act::note, doctor::blockers::blocker_of, topics::Answers};
 use crate::{
     PostgresStore,
     db::Db,
@@ -121,7 +122,12 @@ impl StoreAdmin for PostgresStore {
     }
 
     fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
-        look!(self, "list topics", |db| browse::topics(&db, after, limit, self.block_bits()))
+        Box::pin(async move {
+            match topics::topics(self, after, limit).await {
+                Err(fault) if fault.is_lock_timeout() => Err(locked(self, fault.into_error("list topics")).await),
+                seen => seen.map_err(|fault| fault.into_error("list topics")),
+            }
+        })
     }
 
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {

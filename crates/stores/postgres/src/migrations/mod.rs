@@ -29,7 +29,7 @@ pub use postrider_core::migration::Standing;
 pub use self::roles::{Roles, roles};
 
 /// Every migration, oldest first. Append only.
-const MIGRATIONS: [Migration; 7] = [
+const MIGRATIONS: [Migration; 8] = [
     Migration { version: 1, name: "begin", template: include_str!("0001_begin.sql") },
     Migration { version: 2, name: "standstills", template: include_str!("0002_standstills.sql") },
     Migration { version: 3, name: "enqueue", template: include_str!("0003_enqueue.sql") },
@@ -37,6 +37,7 @@ const MIGRATIONS: [Migration; 7] = [
     Migration { version: 5, name: "leaving", template: include_str!("0005_leaving.sql") },
     Migration { version: 6, name: "finite_instants", template: include_str!("0006_finite_instants.sql") },
     Migration { version: 7, name: "asked", template: include_str!("0007_asked.sql") },
+    Migration { version: 8, name: "clock", template: include_str!("0008_clock.sql") },
 ];
 
 /// The version that this program works with.

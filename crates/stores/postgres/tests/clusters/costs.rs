@@ -5,6 +5,7 @@
 use std::{fs, time::Duration};
 
 use postrider_core::{
+    admin::StoreAdmin,
     log::{Log, RecordRef, Retention, Settlement},
     parked::{Cause, DueLimit, DuePage, Parked},
 };
@@ -71,6 +72,7 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
     let mut holder = cluster.connect().await;
     let held = hold_snapshot(&mut holder).await;
     let (mut reads, mut settlements, mut beats) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut takes, mut purges) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let sent = commit(&cluster.url(), 5).await;
         let meter = Meter::start(&cluster);
@@ -82,6 +84,16 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
         let meter = Meter::start(&cluster);
         reader.heartbeat().await.unwrap();
         beats.push(meter.buffers());
+        // Checkpoints, of which all but the newest are deleted, and stay in the index.
+        for _ in 0..10 {
+            reader.settle().await.unwrap();
+        }
+        let meter = Meter::start(&cluster);
+        reader.try_again().await.unwrap();
+        takes.push(meter.buffers());
+        let meter = Meter::start(&cluster);
+        reader.store.purge(Retention::default()).await.unwrap();
+        purges.push(meter.buffers());
         if round % 20 == 0 {
             reader.store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
         }
@@ -90,7 +102,14 @@ async fn under_a_held_snapshot_reads_and_settlements_cost_the_same_all_the_time(
     // An index may have become one page higher meanwhile. A heartbeat leaves a version of its node's row and of each lane's: some
     // pages an hour.
     let beaten = ROUNDS as u64 / 8;
-    for (what, costs, more) in [("read", reads, 4), ("settlement", settlements, 4), ("heartbeat", beats, beaten)] {
+    for (what, costs, more) in [
+        ("read", reads, 4),
+        ("settlement", settlements, 4),
+        ("heartbeat", beats, beaten),
+        // A lane that is taken is a version of its row as well.
+        ("taking a lane", takes, beaten),
+        ("tidying up", purges, 12),
+    ] {
         let (early, late) = (median(costs[20..60].to_vec()), median(costs[ROUNDS - 40..].to_vec()));
         println!("{what}: {early} buffers at first, {late} at last");
         assert!(early > 0, "{what}: the server's log tells what it costs");
@@ -272,4 +291,34 @@ async fn retention_that_has_nothing_to_do_is_one_statement() {
         let statements = meter.text().matches("Query Text:").count();
         assert_eq!(statements, 1, "{retention:?}: {}", meter.text());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_one_statement_while_nothing_comes_and_what_commits_late_is_counted() {
+    let cluster = Cluster::start(EXPLAIN);
+    let url = cluster.url();
+    let reader = Reader::open(&url).await;
+    let records = async || -> u64 {
+        let page = reader.store.topics(None, 20_000).await.unwrap();
+        page.topics.iter().map(|(_, records)| records).sum()
+    };
+    let mut client = cluster.connect().await;
+    let mut late = client.transaction().await.unwrap();
+    crate::reader::append(&mut late, 1).await;
+    commit(&url, 3).await;
+    for _ in 0..4 {
+        assert_eq!(records().await, 3);
+    }
+    late.commit().await.unwrap();
+    assert_eq!(records().await, 4, "no number was drawn, and there is one more");
+    // As a node that has nothing to do: it spends ids.
+    for _ in 0..3 {
+        reader.heartbeat().await.unwrap();
+        assert_eq!(records().await, 4);
+    }
+    let meter = Meter::start(&cluster);
+    assert_eq!(records().await, 4);
+    assert_eq!(meter.text().matches("Query Text:").count(), 1, "{}", meter.text());
+    commit(&url, 2).await;
+    assert_eq!(records().await, 6);
 }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use postrider_core::{
+    admin::{ParkedFilter, StoreAdmin},
     envelope::Envelope,
     lease::{LaneId, Node, NodeId, Order, RouteSpec, Start},
-    log::Log,
+    log::{Log, Settlement},
     parked::{Cause, Parked},
     time::Timestamp,
     topic::TopicFilter,
@@ -106,4 +107,95 @@ async fn rows_wait_as_long_as_they_were_to_wait() {
     );
     let row = client.query_one(&left, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 1), "once, and not what an application has scheduled");
+}
+
+/// Whether nothing lies ahead any more, as far as anybody knows.
+async fn is_caught_up(post: &Post) -> bool {
+    let sql = format!(
+        "SELECT NOT EXISTS (SELECT 1 FROM \"{0}\".node WHERE seen_at > clock_timestamp() + interval '1 second')
+            AND NOT EXISTS (SELECT 1 FROM \"{0}\".route WHERE ahead_by IS NOT NULL)",
+        post.place.schema()
+    );
+    connect().await.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_rows_are_moved_some_at_a_time_and_each_of_them_once() {
+    const ROWS: usize = 2_500;
+    let mut post = Post::new(20).await;
+    let retrying = || Parked::Retrying { after: 2 * HOUR, attempts: 1, cause: Cause::new("refused", "no") };
+    post.park((0..ROWS).map(|_| (Envelope::new("orders", "order.placed", "{}"), retrying())).collect()).await;
+    let other = post.place.another().await;
+    for round in 0..2 {
+        post.place.clock_goes_back().await;
+        // Whoever is first; some of it each.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_caught_up(&post).await {
+            assert!(Instant::now() < deadline, "round {round}: all rows are moved");
+            let (one, another) = (brief(), brief());
+            let (one, another) = tokio::join!(post.store.heartbeat(&one), other.heartbeat(&another));
+            assert!(one.is_ok() && another.is_ok(), "{one:?} {another:?}");
+        }
+        let waiting = format!(
+            "SELECT count(*) FROM \"{}\".parked
+              WHERE due_at BETWEEN clock_timestamp() + interval '110 minutes' AND clock_timestamp() + interval '2 hours'
+                AND wake_at = due_at",
+            post.place.schema()
+        );
+        let waiting: i64 = connect().await.query_one(&waiting, &[]).await.unwrap().get(0);
+        assert_eq!(waiting, ROWS as i64, "round {round}: as long as they were to wait");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_somebody_has_the_route_heartbeats_arrive_and_no_row_wakes_before_that_is_over() {
+    let mut post = Post::new(20).await;
+    let retrying = |after| Parked::Retrying { after, attempts: 1, cause: Cause::new("refused", "no") };
+    let [soon, held] = [(); 2].map(|()| Envelope::new("orders", "order.placed", "{}"));
+    post.park(vec![(soon.clone(), retrying(Duration::from_millis(1))), (held.clone(), retrying(2 * HOUR))]).await;
+    post.place.clock_goes_back().await;
+
+    // A settlement has the route's lock, and waits for a row that somebody else has.
+    let schema = post.place.schema().to_owned();
+    let rows = post.store.parked(&ParkedFilter::default(), None, 10).await.unwrap();
+    let remove = rows.iter().filter(|row| row.envelope.id == held.id).map(|row| row.ordinal).collect();
+    let (mut client, watcher) = (connect().await, connect().await);
+    let holding = client.transaction().await.unwrap();
+    let hold = format!("SELECT 1 FROM \"{schema}\".parked WHERE id = $1 FOR UPDATE");
+    holding.execute(&hold, &[&held.id.0]).await.unwrap();
+    let settling = tokio::spawn({
+        let (store, lease, number) = (post.store.clone(), post.lease.clone(), post.number + 1);
+        async move { store.settle(&lease, &Settlement { number, remove, ..Settlement::default() }).await }
+    });
+    post.number += 1;
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    let pattern = format!("%DELETE FROM \"{schema}\".\"parked\"%");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while watcher.query_one(waits, &[&pattern]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(Instant::now() < deadline, "the settlement waits for the row");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    for _ in 0..3 {
+        let beat = tokio::time::timeout(Duration::from_secs(10), post.store.heartbeat(&brief())).await;
+        assert!(beat.expect("a heartbeat waits for nobody who has the route").is_ok());
+    }
+    // By then whoever moves the rows has looked at the clock, if it did so before it had the lock.
+    let noticed = format!("SELECT ahead_by IS NOT NULL FROM \"{schema}\".route");
+    while !watcher.query_one(&noticed, &[]).await.unwrap().get::<_, bool>(0) {
+        assert!(Instant::now() < deadline, "that the clock went back is noticed");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let now = "SELECT clock_timestamp()";
+    let released_at: std::time::SystemTime = watcher.query_one(now, &[]).await.unwrap().get(0);
+    holding.rollback().await.unwrap();
+    settling.await.unwrap().unwrap();
+    while !is_caught_up(&post).await {
+        assert!(Instant::now() < deadline, "the row is moved");
+        post.store.heartbeat(&brief()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let woken = format!("SELECT wake_at FROM \"{schema}\".parked WHERE id = $1");
+    let woken: std::time::SystemTime = watcher.query_one(&woken, &[&soon.id.0]).await.unwrap().get(0);
+    assert!(woken >= released_at, "a look may have begun at {released_at:?}, and the row wakes at {woken:?}");
+    assert_eq!(post.take_due().await, [soon.id]);
 }

@@ -43,7 +43,7 @@ impl Post {
         self.settle_with(Settlement { advance: Some(page.end), park, ..Settlement::default() }).await;
     }
 
-    async fn settle_with(&mut self, settlement: Settlement) {
+    pub(crate) async fn settle_with(&mut self, settlement: Settlement) {
         self.number += 1;
         self.store.settle(&self.lease, &Settlement { number: self.number, ..settlement }).await.unwrap();
     }

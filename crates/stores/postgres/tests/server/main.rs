@@ -6,6 +6,7 @@ mod support;
 
 mod clock;
 mod enqueueing;
+mod fencing;
 mod floor;
 mod migrating;
 mod naming;

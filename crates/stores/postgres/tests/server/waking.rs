@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use postrider_core::log::Log;
 use postrider_store_postgres::{Notifier, PostgresStore};
+use postrider_testkit::fault::{Proxy, Traffic};
 use tokio_postgres::Client;
 
 use crate::{
@@ -82,4 +83,34 @@ async fn what_could_not_be_announced_is_announced_on_the_next_connection() {
         notifier.notify();
         assert!(tokio::time::timeout(PATIENCE, hint).await.is_ok(), "round {round}: asked for once");
     }
+}
+
+/// What a proxy that keeps connections and passes nothing on costs: the time until somebody asks, and gets no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_on_which_nothing_passes_is_given_up_by_both_sides() {
+    let post = Post::new(20).await;
+    let config: tokio_postgres::Config = url().parse().unwrap();
+    let port = config.get_ports()[0];
+    let server = format!("127.0.0.1:{port}");
+    // Each side has a proxy of its own, and the other one is not behind it.
+    let (hearing, telling) = (Proxy::to(&server).await, Proxy::to(&server).await);
+    let through = |proxy: &Proxy| url().replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
+    let builder = PostgresStore::builder(&through(&hearing)).schema(post.place.schema()).connections_max(1);
+    let listener = builder.open().await.unwrap();
+    let notifier = Notifier::connect(&through(&telling), &post.store.dialect()).unwrap();
+    first_hint(&listener, &notifier).await;
+
+    let before = (hearing.connections(), telling.connections());
+    hearing.set(Traffic::Silent);
+    telling.set(Traffic::Silent);
+    let hint = listener.hint();
+    notifier.notify();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while hearing.connections() == before.0 || telling.connections() == before.1 {
+        assert!(Instant::now() < deadline, "both sides connect anew");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    hearing.set(Traffic::Flowing);
+    telling.set(Traffic::Flowing);
+    assert!(tokio::time::timeout(PATIENCE, hint).await.is_ok(), "and what was asked for is announced");
 }
