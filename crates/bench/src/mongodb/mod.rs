@@ -2,7 +2,7 @@
 //!
 //! | measurement | keys |
 //! |---|---|
-//! | `drain` | `mongodb_drain_*`, `mongodb_two_step_claim_*` |
+//! | `drain` | `mongodb_drain_*`, `mongodb_stream_drain_*`, `mongodb_two_step_claim_*` |
 //! | `producer` | `mongodb_producer_*` |
 //! | `latency` | `mongodb_latency_*` |
 

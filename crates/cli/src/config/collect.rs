@@ -13,6 +13,8 @@ pub(crate) struct CollectConfig {
     url: Place,
     collections: Vec<String>,
     field: String,
+    table_prefix: String,
+    make_indexes: bool,
 }
 
 impl CollectConfig {
@@ -23,6 +25,7 @@ impl CollectConfig {
 
     fn at(&self, url: &str) -> Result<Builder> {
         let builder = Collector::builder(url).collections(&self.collections);
+        let builder = builder.prefix(&self.table_prefix).make_indexes(self.make_indexes);
         Ok(builder.outbox(&Embedded::with_field(&self.field)?))
     }
 }
@@ -36,7 +39,10 @@ pub(super) fn read(store: &mut Section<'_, '_>) -> Option<CollectConfig> {
     }
     let collections = section.require("collections", texts);
     let field = section.text_or_default("field");
-    let collect = url.zip(collections).map(|(url, collections)| CollectConfig { url, collections, field });
+    let (table_prefix, make_indexes) = (section.text_or_default("table_prefix"), section.boolean_or_default("make_indexes"));
+    let collect = url.zip(collections);
+    let collect =
+        collect.map(|(url, collections)| CollectConfig { url, collections, field, table_prefix, make_indexes });
     if let Some(collect) = &collect
         && let Err(error) = trouble(collect)
     {

@@ -133,6 +133,18 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     fixed("store.collect.collections", Texts, Required, "the collections of those documents"),
     fixed("store.collect.field", Text, Value("\"_outbox\""), "the array of a document that holds its mail"),
+    fixed(
+        "store.collect.table_prefix",
+        Text,
+        Value("\"postrider_\""),
+        "what the name of the collection begins with that holds the collector's leases",
+    ),
+    fixed(
+        "store.collect.make_indexes",
+        Boolean,
+        Value("true"),
+        "make the index by which documents with mail are found; without one, all documents are read again and again",
+    ),
     fixed("relay.name", Text, Words("the process id"), "how people recognise this node"),
     fixed(
         "relay.lease_life",

@@ -52,7 +52,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
     let own: Vec<RouteConfig> = config.routes.iter().filter(|route| route.store == store.name).cloned().collect();
     let (admin, allowed) = (Arc::clone(&opened.admin), config.relay.allow_unrouted);
     let unrouted = Unrouted::new(store.name.clone(), admin, own.clone(), allowed)?;
-    let collecting = Collecting::open(store).await?;
+    let collecting = Collecting::open(store, (adapter, &place)).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
     let (listener, gone) = gone::listener();
     let observers: Vec<Arc<dyn Observer>> =

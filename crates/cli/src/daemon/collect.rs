@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider::{
-    Error,
+    Error, ErrorKind,
     core::admin::StoreAdmin,
     metrics::StoreMetrics,
     mongodb::embedded::{Builder, Collector, Round},
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::{
     config::StoreConfig,
     exit::{Failure, Outcome},
+    registry::{Place, StoreAdapter},
 };
 
 /// How soon a server that was away is tried again.
@@ -32,10 +33,13 @@ pub(super) struct Collecting {
 }
 
 impl Collecting {
-    /// Opens the collector of a store, if it has one.
-    pub(super) async fn open(store: &StoreConfig) -> Outcome<Option<Self>> {
+    /// Opens the collector of a store, if it has one. The store is open already.
+    pub(super) async fn open(
+        store: &StoreConfig,
+        (adapter, place): (&'static dyn StoreAdapter, &Place),
+    ) -> Outcome<Option<Self>> {
         let Some(config) = &store.collect else { return Ok(None) };
-        let builder = config.builder()?;
+        let builder = config.builder()?.store_identity(&identity(adapter, place.clone()).await?);
         let opened = match builder.clone().open().await {
             Ok(collector) => Some(collector),
             Err(error) if error.is_transient() => {
@@ -73,6 +77,16 @@ impl Collecting {
         }
         let _ = tokio::time::timeout(RELEASE_PATIENCE, collector.release()).await;
     }
+}
+
+/// What tells a store from any other: when it was made. A URL does not, for on another host the same one is another file.
+async fn identity(adapter: &'static dyn StoreAdapter, place: Place) -> Outcome<String> {
+    // Migrations are looked at outside of any runtime.
+    let looked = tokio::task::spawn_blocking(move || adapter.migrations(&place)).await;
+    let failed = |error| Error::new(ErrorKind::Other, "look when the store was made").caused_by(error);
+    let made_at = looked.map_err(failed)??.first().and_then(|first| first.applied_at);
+    let made_at = made_at.ok_or_else(|| Error::new(ErrorKind::Schema, "the store does not know when it was made"))?;
+    Ok(format!("made at {made_at}"))
 }
 
 /// What is logged and counted of the rounds: a fault once, and its end.

@@ -152,4 +152,15 @@ fn the_binary_collects_the_mail_of_documents_on_a_standalone_server() {
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());
     assert_eq!(workplace.arrivals("arrivals.ndjson"), sent, "{}", said());
+
+    // The same file on another host, where the same path is another store.
+    send(3, "order.sent");
+    let elsewhere = Workplace::new();
+    assert!(!elsewhere.daemon("run", &config).wait().success(), "the mail goes into the store of the first");
+    let told = std::fs::read_to_string(elsewhere.path("run.log")).unwrap_or_default();
+    assert!(told.contains("goes into another store") && told.contains("$unset"), "{told}");
+    let mut daemon = workplace.daemon("run", &config);
+    wait_until("the first has taken it up", || workplace.arrivals("arrivals.ndjson").len() == 3);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
 }

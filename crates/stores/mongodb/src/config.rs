@@ -25,10 +25,9 @@ use crate::{
     migrations,
     planted::Plant,
     quiet::Quiet,
-    recent::Recent,
     seen::Seen,
     server,
-    wake::Waker,
+    shared::Shared,
 };
 
 /// Connections of the pool unless told otherwise.
@@ -166,9 +165,9 @@ impl Builder {
         let mut options = client_options(&self.url).await?;
         let dialect = self.names(options.default_database.as_deref())?;
         options.max_pool_size = Some(self.connections_max);
+        let shared = Shared::of(&options, &dialect);
         let client = Client::with_options(options).map_err(|error| from_mongo(&error, "open the store"))?;
-        let seen = Arc::default();
-        self.prepare(&client, &dialect, &seen).await.map_err(|fault| fault.into_error("open the store"))?;
+        self.prepare(&client, &dialect, &shared.seen).await.map_err(|fault| fault.into_error("open the store"))?;
         let overlap = match self.overlap {
             Some(overlap) => overlap,
             None => server::transaction_life(&client)
@@ -178,7 +177,7 @@ impl Builder {
         Ok(MongoStore(Arc::new(Inner {
             client,
             dialect,
-            seen,
+            shared,
             overlap: if self.plant == Plant::NoOverlap { Duration::ZERO } else { overlap },
             plant: self.plant,
             forget_every: self.forget_every,
@@ -186,10 +185,8 @@ impl Builder {
             ahead: Ahead::default(),
             late: Late::default(),
             quiet: Quiet::default(),
-            recent: Recent::default(),
             reads: AtomicU32::new(0),
             recoveries: AtomicU64::new(0),
-            waker: Waker::new(),
         })))
     }
 

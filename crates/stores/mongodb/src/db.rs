@@ -189,6 +189,8 @@ impl Db {
     }
 
     async fn run(&mut self, mut command: Document, access: Access) -> Work<Document> {
+        // Before the command says it: others may learn of more meanwhile.
+        let wanted = self.seen.newest();
         match (&self.mode, access) {
             (Mode::Transaction, _) => {}
             (Mode::Look(Some(at)), _) => {
@@ -205,7 +207,6 @@ impl Db {
                 }
             }
         }
-        let wanted = self.seen.newest();
         let answer = self.database.run_command(command).session(&mut self.session).await?;
         refused(&answer)?;
         let told = match &mut self.mode {

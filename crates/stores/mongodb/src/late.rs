@@ -66,7 +66,7 @@ impl Late {
             return Ok(Left::Out(known.numbers));
         }
         let Known { mut numbers, onward: from, .. } = known;
-        let question = Question { from, events_max: LATE_MAX, late: Some(until), after: Some(seen), millis_max: None };
+        let question = Question { from, events_max: LATE_MAX, late: Some(until), after: Some(seen), until: None };
         let (found, onward) = match follow(db, question).await? {
             Followed::ToItsEnd { found, onward } => (found, onward),
             unknown => return Ok(Left::Unknown(unknown)),

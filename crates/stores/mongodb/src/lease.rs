@@ -4,9 +4,13 @@
 //! of the whole store and from its clock, so a number is never given twice, not even after a route was forgotten and made
 //! again: a stale owner can match nothing. All instants are the server's, `$$NOW`. A heartbeat asks for it once and extends the
 //! node's leases from there in a second command, so that a lease ends rather too early than too late. Where that clock has
-//! gone back, as it does with a primary that is behind the last one, see [`crate::clock`].
+//! gone back or has leapt ahead, as it does with a primary that is behind the last one or ahead of it, see [`crate::clock`].
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{
@@ -21,7 +25,7 @@ use postrider_core::{
 };
 
 use crate::{
-    clock::{is_ahead, was_ahead},
+    clock::{Pace, is_ahead, was_ahead},
     cursor::{Position, Tick},
     db::{Db, Find, Update, server_now},
     error::{Work, corrupt},
@@ -53,7 +57,13 @@ impl Beginning {
     }
 }
 
-pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: &Beginning) -> Work<()> {
+/// Answers when it was, by the server's clock.
+pub(crate) async fn register(
+    db: &mut Db,
+    node: &Node,
+    routes: &[RouteSpec],
+    beginning: &Beginning,
+) -> Work<Timestamp> {
     // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock_readers().await?;
     let now = see(db, node).await?;
@@ -61,7 +71,7 @@ pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beg
     for spec in routes {
         register_route(db, node.id, spec, &live, beginning, now).await?;
     }
-    Ok(())
+    Ok(now)
 }
 
 async fn live_nodes(db: &mut Db, now: Timestamp) -> Work<Vec<NodeStanding>> {
@@ -300,9 +310,17 @@ pub(crate) async fn retire(db: &mut Db, node: NodeId) -> Work<()> {
 ///
 /// A node that asks for a lane which it owns already gets it under a new epoch: the answer to its first request was lost,
 /// and since its heartbeats extend the lease nobody else could ever take the lane.
-pub(crate) async fn claim(db: &mut Db, lane: &LaneId, node: &Node) -> Work<Option<i64>> {
-    if db.find_one("lane", free(lane, node)).await?.is_none() {
-        return Ok(None);
+///
+/// A lease that is over by a clock which has just leapt ahead is not over yet: its owner may live.
+pub(crate) async fn claim(db: &mut Db, lane: &LaneId, node: &Node, pace: &Pace) -> Work<Option<i64>> {
+    let Some(found) = db.find_one("lane", free(lane, node)).await? else { return Ok(None) };
+    if uuid_opt(&found, "owner").is_some_and(|owner| owner != node.id.0) {
+        let asked_at = Instant::now();
+        pace.note(asked_at, db.now().await?);
+        let life = Duration::from_micros(long_opt(&found, "lease_life").unwrap_or(0).unsigned_abs());
+        if pace.has_leapt_within(life) {
+            return Ok(None);
+        }
     }
     db.draw_epoch().await.map(Some)
 }

@@ -74,6 +74,7 @@ pub mod migrations;
 pub mod planted;
 mod seen;
 mod server;
+mod shared;
 mod value;
 
 use std::{
@@ -96,8 +97,7 @@ use crate::{
     late::Late,
     planted::Plant,
     quiet::Quiet,
-    recent::Recent,
-    seen::Seen,
+    shared::Shared,
 };
 pub use crate::{
     config::{Builder, connect},
@@ -107,14 +107,15 @@ pub use crate::{
     work::UnitOfWork,
 };
 
-/// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
+/// A handle on one store. Cheap to clone; its connections close when the last clone is dropped, but for the stream that it has
+/// opened, if other handles of the process wait for that.
 #[derive(Clone)]
 pub struct MongoStore(Arc<Inner>);
 
 struct Inner {
     client: Client,
     dialect: Mongo,
-    seen: Arc<Seen>,
+    shared: Arc<Shared>,
     overlap: Duration,
     plant: Plant,
     forget_every: u32,
@@ -122,10 +123,8 @@ struct Inner {
     ahead: Ahead,
     late: Late,
     quiet: Quiet,
-    recent: Recent,
     reads: AtomicU32,
     recoveries: AtomicU64,
-    waker: Waker,
 }
 
 impl MongoStore {
@@ -151,18 +150,18 @@ impl MongoStore {
     /// Runs transactions with a client of the application's, and wakes the relays of this process after each.
     #[must_use]
     pub fn unit_of_work(&self, client: &Client) -> UnitOfWork {
-        UnitOfWork::new(client, &self.0.dialect).waking(&self.0.waker)
+        UnitOfWork::new(client, &self.0.dialect).waking(&self.0.shared.waker)
     }
 
     /// Wakes the relays of this process; see [`Waker`].
     pub fn wake(&self) {
-        self.0.waker.wake();
+        self.0.shared.waker.wake();
     }
 
     /// A handle that does nothing but wake, for an application to keep.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        self.0.waker.clone()
+        self.0.shared.waker.clone()
     }
 
     /// How often this handle had to scan the collection because the server had forgotten its history.
@@ -180,7 +179,7 @@ impl MongoStore {
     /// As if an answer had told of everything up to this point of the cluster's time, for a test of what follows an election.
     #[cfg(feature = "planted")]
     pub fn has_seen(&self, time: mongodb::bson::Timestamp) {
-        self.0.seen.note(cursor::tick(time));
+        self.0.shared.seen.note(cursor::tick(time));
     }
 
     fn overlap_ticks(&self) -> Tick {
@@ -195,16 +194,16 @@ impl MongoStore {
 
     /// Commands that are transactions of their own.
     async fn alone(&self) -> Work<Db> {
-        Db::alone(&self.0.client, &self.0.dialect, &self.0.seen).await
+        Db::alone(&self.0.client, &self.0.dialect, &self.0.shared.seen).await
     }
 
     /// On one consistent state of the database, and without changing it.
     async fn look(&self) -> Work<Db> {
-        Db::look(&self.0.client, &self.0.dialect, &self.0.seen).await
+        Db::look(&self.0.client, &self.0.dialect, &self.0.shared.seen).await
     }
 
     async fn begin(&self) -> Work<Db> {
-        Db::begin(&self.0.client, &self.0.dialect, &self.0.seen).await
+        Db::begin(&self.0.client, &self.0.dialect, &self.0.shared.seen).await
     }
 
     /// Runs a piece of work to its end, whether or not somebody still waits for it: a dropped future leaves it done or not

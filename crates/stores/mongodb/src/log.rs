@@ -1,7 +1,7 @@
 //! The relay's side. What is called all the time (read, due, settle) is one command or two in the usual case; the rest is a
 //! transaction, which the server ends when two meet, and which is then run again after a random while.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider_core::{
     BoxFuture, Result,
@@ -74,7 +74,9 @@ impl Log for MongoStore {
         self.run("register", async move {
             let mut db = store.alone().await?;
             let beginning = Beginning::of(&mut db, store.overlap_ticks()).await?;
-            transact!(store, |db| lease::register(&mut db, &node, &routes, &beginning))?;
+            let asked_at = Instant::now();
+            let now = transact!(store, |db| lease::register(&mut db, &node, &routes, &beginning))?;
+            store.0.shared.pace.note(asked_at, now);
             if clock::rows_are_ahead(&mut db).await? {
                 clock::catch_up(&mut db).await?;
             }
@@ -86,12 +88,15 @@ impl Log for MongoStore {
         let (store, node) = (self.clone(), node.clone());
         self.run("heartbeat", async move {
             let mut db = store.alone().await?.within(lease::beat_patience(&node));
+            let asked_at = Instant::now();
             let now = lease::heartbeat(&mut db, &node).await?;
+            store.0.shared.pace.note(asked_at, now);
             let (roster, upkeep) = lease::roster(&mut store.look().await?, node.id, now).await?;
             if upkeep.ahead {
                 clock::catch_up(&mut db).await?;
             }
-            if upkeep.dead {
+            // By a clock that has leapt, those who live may look dead.
+            if upkeep.dead && !store.0.shared.pace.has_leapt_within(node.lease_life) {
                 lease::forget_dead(&mut db).await?;
             }
             Ok(roster)
@@ -107,7 +112,7 @@ impl Log for MongoStore {
         let (store, lane, node) = (self.clone(), lane.clone(), node.clone());
         self.run("acquire", async move {
             let mut db = store.alone().await?.within(lease::PATIENCE);
-            let Some(epoch) = lease::claim(&mut db, &lane, &node).await? else { return Ok(None) };
+            let Some(epoch) = lease::claim(&mut db, &lane, &node, &store.0.shared.pace).await? else { return Ok(None) };
             let taken = transact!(store, TAKEN_WITHIN, |db| lease::take(&mut db, &lane, &node, epoch));
             match taken {
                 Ok(true) => lease::given(&mut db, &lane, epoch).await,
@@ -174,7 +179,7 @@ impl Log for MongoStore {
 
     /// A commit that happens after this call, though before the future is first polled, wakes it too.
     fn hint(&self) -> BoxFuture<'_, ()> {
-        let mut changes = self.0.waker.listen();
+        let mut changes = self.0.shared.waker.listen();
         wake::watch(self);
         Box::pin(async move {
             // The sender lives as long as the store; if it went, waiting on would be as right as returning.

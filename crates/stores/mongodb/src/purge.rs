@@ -24,7 +24,7 @@ use crate::{
     error::Work,
     lease::lanes,
     records::{at, enqueued_at},
-    stream::late,
+    stream::{LATE_PATIENCE, late},
     value::long,
 };
 
@@ -64,10 +64,10 @@ pub(crate) async fn purge(db: &mut Db, aside: &mut Db, retention: Retention, ove
     let seen = db.operation_time();
     let mut kept: HashSet<Tick> = HashSet::new();
     let mut trusted = bound;
-    let began = Instant::now();
+    let all_until = Instant::now() + PATIENCE;
     for position in positions.values() {
-        let late = if began.elapsed() < PATIENCE { late(aside, position, seen).await? } else { None };
-        match late {
+        let until = all_until.min(Instant::now() + LATE_PATIENCE);
+        match late(aside, position, seen, until).await? {
             Some(late) => kept.extend(late.iter().map(at)),
             None => trusted = trusted.min(position.scan_from(overlap)),
         }

@@ -253,7 +253,7 @@ impl Reading<'_> {
     /// What comes behind a place in the stream: what the open stream of the process has had, if the place lies inside of that,
     /// and otherwise what a stream of the lane's own has.
     async fn ask(&self, db: &mut Db, from: Onward) -> Work<Answer> {
-        let recent = &self.store.0.recent;
+        let recent = &self.store.0.shared.recent;
         match recent.behind(&from, self.batch()) {
             Some(events) if !events.events.is_empty() => return Ok(Answer::Events(events)),
             Some(_) => recent.catch_up(db).await?,
@@ -263,7 +263,7 @@ impl Reading<'_> {
             return Ok(Answer::Events(events));
         }
         let events_max = self.batch().max(AHEAD_MAX);
-        stream::ask(db, Question { from, events_max, late: None, after: None, millis_max: None }).await
+        stream::ask(db, Question { from, events_max, late: None, after: None, until: None }).await
     }
 
     /// Passes over messages of the stream. `false`: not all of them; the others wait for the next read.

@@ -107,7 +107,7 @@ impl Recent {
         let Some((number, end)) = place(&self.lock()) else { return Ok(()) };
         let now = Instant::now();
         let from = Onward::Token(end);
-        let question = Question { from, events_max: EVENTS_MAX / 2, late: None, after: None, millis_max: None };
+        let question = Question { from, events_max: EVENTS_MAX / 2, late: None, after: None, until: None };
         match stream::ask(db, question).await? {
             Answer::Events(Events { events, token, more }) => {
                 // Where there is more, the token may be behind it.

@@ -83,6 +83,22 @@ pub(crate) fn key(document: &Document) -> Option<&str> {
     text_opt(document, "key").filter(|key| !key.is_empty())
 }
 
+/// A field that is there and would not be read, because it is of another type than it should be. The validator of the log
+/// refuses such a message; mail in documents has none. What is null counts as left out.
+pub(crate) fn misshapen(document: &Document) -> Option<&'static str> {
+    let is_bytes = |name: &str| matches!(document.get(name), Some(Bson::Binary(_) | Bson::String(_)));
+    let fields = [
+        ("key", text_opt(document, "key").is_some()),
+        ("deliver_at", instant(document, "deliver_at").is_some()),
+        ("expires_at", instant(document, "expires_at").is_some()),
+        ("attempts_max", long_opt(document, "attempts_max").is_some()),
+        ("headers", matches!(document.get("headers"), Some(Bson::Document(_) | Bson::Binary(_)))),
+        ("payload", is_bytes("payload")),
+    ];
+    let is_there = |name: &str| !matches!(document.get(name), None | Some(Bson::Null));
+    fields.into_iter().find(|(name, is_read)| !is_read && is_there(name)).map(|(name, _)| name)
+}
+
 fn headers(value: Option<Bson>) -> Headers {
     let encoded = match value {
         // As other languages like to write them.
@@ -221,6 +237,17 @@ mod tests {
         );
         assert_eq!(read.id, envelope(foreign).id, "an id that is made up is always the same");
     }
+
+    #[test]
+    fn a_field_that_would_not_be_read_is_named() {
+        let sent = Envelope { attempts_max: Some(3), ..Envelope::new("t", "n", "{}").with_key("k") };
+        assert_eq!(misshapen(&fields(&sent)), None);
+        assert_eq!(misshapen(&doc! { "key": null, "headers": { "a": "b" }, "attempts_max": 3.0, "payload": "x" }), None);
+        assert_eq!(misshapen(&doc! { "key": 4711, "payload": "x" }), Some("key"));
+        assert_eq!(misshapen(&doc! { "deliver_at": "2030-01-01" }), Some("deliver_at"));
+        assert_eq!(misshapen(&doc! { "payload": { "number": 4711 } }), Some("payload"));
+    }
+
     #[test]
     fn the_server_says_the_second_and_the_client_what_is_in_it() {
         let at = mongodb::bson::Timestamp { time: 100, increment: 7 };

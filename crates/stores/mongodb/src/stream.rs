@@ -8,7 +8,11 @@
 //! A stream that meets the end of the collection itself (dropped, renamed, or its database dropped) says so; whoever reads
 //! stops there with the cause, and never goes on from now as if nothing had been.
 
-use std::{cmp::Ordering, sync::Arc, time::Duration};
+use std::{
+    cmp::Ordering,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::{Bson, Document, doc};
 use postrider_core::{Error, ErrorKind};
@@ -63,8 +67,8 @@ pub(crate) struct Question {
     pub(crate) late: Option<Tick>,
     /// Not before everything up to this point is committed by a majority.
     pub(crate) after: Option<Tick>,
-    /// How long the server may take. Behind that, what it does not know counts as forgotten.
-    pub(crate) millis_max: Option<i32>,
+    /// Until when the server may take. Behind that, what it has not told counts as forgotten.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Question {
@@ -88,8 +92,10 @@ impl Question {
             "cursor": { "batchSize": i64::try_from(self.events_max).unwrap_or(i64::MAX) },
             "readConcern": concern,
         };
-        if let Some(millis) = self.millis_max {
-            command.insert("maxTimeMS", millis);
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now()).as_millis();
+            // Zero would be for ever.
+            command.insert("maxTimeMS", i64::try_from(left).unwrap_or(i64::MAX).max(1));
         }
         command
     }
@@ -111,12 +117,15 @@ fn pipeline(begin: Document, inserts: Document, fields: Document) -> Vec<Documen
 
 /// Asks the stream.
 pub(crate) async fn ask(db: &mut Db, question: Question) -> Work<Answer> {
+    if question.until.is_some_and(|until| until <= Instant::now()) {
+        return Ok(Answer::Lost);
+    }
     let collection = db.names.log().to_owned();
     let answer = match db.ask(question.command(&collection)).await {
         Ok(answer) => answer,
         Err(fault) if fault.is_lost_history() => return Ok(Answer::Lost),
         // Whoever looks for late ones does so while others wait; that they are not known is an answer too.
-        Err(fault) if question.millis_max.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
+        Err(fault) if question.until.is_some() && fault.is_out_of_time() => return Ok(Answer::Lost),
         Err(fault) => return Err(fault),
     };
     let token = place(&answer);
@@ -279,14 +288,19 @@ impl Events {
 }
 
 /// Messages that are below the bound of a position and that it has not passed: their transactions committed late. `None`: the
-/// server does not remember, so that none of those near the bound can be told from the others.
-pub(crate) async fn late(db: &mut Db, position: &Position, after: Option<Tick>) -> Work<Option<Vec<Document>>> {
+/// server does not remember, or has not told by `until`, so that none of those near the bound can be told from the others.
+pub(crate) async fn late(
+    db: &mut Db,
+    position: &Position,
+    after: Option<Tick>,
+    until: Instant,
+) -> Work<Option<Vec<Document>>> {
     let question = Question {
         from: position.onward(),
         events_max: LATE_MAX,
         late: Some(position.bound()),
         after,
-        millis_max: Some(LATE_MILLIS),
+        until: Some(until),
     };
     match follow(db, question).await? {
         Followed::ToItsEnd { found, .. } => Ok(Some(found)),
@@ -309,11 +323,11 @@ pub(crate) enum Followed {
 
 /// All that a stream has, answer by answer.
 pub(crate) async fn follow(db: &mut Db, question: Question) -> Work<Followed> {
-    let Question { mut from, events_max, late, after, millis_max } = question;
+    let Question { mut from, events_max, late, after, until } = question;
     let mut found = Vec::new();
     // Ends with the stream.
     loop {
-        let events = match ask(db, Question { from: from.clone(), events_max, late, after, millis_max }).await? {
+        let events = match ask(db, Question { from: from.clone(), events_max, late, after, until }).await? {
             Answer::Events(events) => events,
             Answer::Lost => return Ok(Followed::Lost),
             Answer::Ended(end) => return Ok(Followed::Ended(end)),
@@ -329,7 +343,7 @@ pub(crate) async fn follow(db: &mut Db, question: Question) -> Work<Followed> {
 }
 
 /// How long a look for late messages may take while others wait: a route that is far behind has much history behind it.
-const LATE_MILLIS: i32 = 2_000;
+pub(crate) const LATE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Late messages of one answer.
 pub(crate) const LATE_MAX: usize = 10_000;

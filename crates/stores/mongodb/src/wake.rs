@@ -1,8 +1,8 @@
 //! Wake-up: telling a waiting relay that something may have been committed.
 //!
 //! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. For all others
-//! one change stream is open while somebody waits: one for the whole process, however many lanes it has, for every open
-//! stream makes the server read its whole history once more. What it has is kept for a while, and lanes that are at the end of
+//! one change stream is open while somebody waits: one for the whole process, however many lanes and handles it has
+//! ([`crate::shared`]), for every open stream makes the server read its whole history once more. What it has is kept for a while, and lanes that are at the end of
 //! the log read that ([`crate::recent`]). Both are hints; the relay polls besides.
 //!
 //! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed. A
@@ -18,10 +18,15 @@ use std::{
 
 use tokio::sync::watch;
 
+use mongodb::Client;
+
 use crate::{
-    Inner, MongoStore,
+    MongoStore,
     db::Db,
+    dialect::Mongo,
     error::Work,
+    seen::Seen,
+    shared::Shared,
     stream::{Tail, Tailed},
 };
 
@@ -65,6 +70,12 @@ impl Waker {
         !self.watched.swap(true, Ordering::SeqCst)
     }
 
+    /// Notes that the log is not watched any more, and wakes those who wait, so that one of them sees to it.
+    fn stop_watch(&self) {
+        self.watched.store(false, Ordering::SeqCst);
+        self.wake();
+    }
+
     /// Notes that the log is not watched any more, unless somebody waits: then `false`.
     fn end_watch(&self) -> bool {
         self.watched.store(false, Ordering::SeqCst);
@@ -75,25 +86,47 @@ impl Waker {
 
 /// Watches for as long as somebody waits, unless it is done already.
 pub(crate) fn watch(store: &MongoStore) {
-    if store.0.waker.begin_watch() {
-        let stream = Stream { store: Arc::downgrade(&store.0), waker: store.0.waker.clone() };
+    let shared = &store.0.shared;
+    if shared.waker.begin_watch() {
+        let stream = Stream {
+            shared: Arc::downgrade(shared),
+            waker: shared.waker.clone(),
+            client: store.0.client.clone(),
+            names: store.0.dialect.clone(),
+            seen: Arc::clone(&shared.seen),
+            watches: true,
+        };
         tokio::spawn(stream.watch());
     }
 }
 
+/// The stream goes over the connections of the handle that was the first to wait, and serves all of them.
 struct Stream {
-    store: Weak<Inner>,
+    shared: Weak<Shared>,
     waker: Waker,
+    client: Client,
+    names: Mongo,
+    seen: Arc<Seen>,
+    watches: bool,
+}
+
+/// Where the runtime of the handle that began it has ended, another one begins again.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.watches {
+            self.waker.stop_watch();
+        }
+    }
 }
 
 impl Stream {
-    /// Ends when nobody has waited for a while, or when the store is gone.
-    async fn watch(self) {
-        loop {
-            let Some(store) = self.store.upgrade().map(MongoStore) else { return };
+    /// Ends when nobody has waited for a while, or when the last handle is gone.
+    async fn watch(mut self) {
+        while self.shared.strong_count() > 0 {
             // If the server cannot be asked, there is no hint, and the relay learns it elsewhere.
-            let broke = self.open(store).await.is_err();
+            let broke = self.open().await.is_err();
             if !self.waker.is_waited_for() && self.waker.end_watch() {
+                self.watches = false;
                 return;
             }
             if broke {
@@ -103,17 +136,22 @@ impl Stream {
     }
 
     /// Opens a stream and follows it until it breaks, or nobody waits any more.
-    async fn open(&self, store: MongoStore) -> Work<()> {
-        let mut db = store.alone().await?;
+    async fn open(&self) -> Work<()> {
+        let mut db = Db::alone(&self.client, &self.names, &self.seen).await?;
         let (mut tail, begin) = Tail::open(&mut db).await?;
-        let number = store.0.recent.number();
-        store.0.recent.add(number, Vec::new(), begin);
-        // The store must be able to go while its stream is open.
-        drop(store);
+        // The handles must be able to go while the stream is open.
+        let Some(number) = self.shared.upgrade().map(|shared| {
+            let number = shared.recent.number();
+            shared.recent.add(number, Vec::new(), begin);
+            number
+        }) else {
+            tail.close(&db);
+            return Ok(());
+        };
         self.waker.wake();
         let followed = self.follow(&mut db, &mut tail, number).await;
-        if let Some(store) = self.store.upgrade() {
-            store.recent.end(number);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.recent.end(number);
         }
         tail.close(&db);
         followed
@@ -124,12 +162,12 @@ impl Stream {
         let mut idle = 0;
         while idle < IDLE_STEPS {
             let Tailed { events, token, ended } = tail.next(db, WATCH_STEP).await?;
-            let Some(store) = self.store.upgrade() else { return Ok(()) };
+            let Some(shared) = self.shared.upgrade() else { return Ok(()) };
             let came = !events.is_empty() || ended.is_some();
-            let joined = store.recent.add(number, events, token);
+            let joined = shared.recent.add(number, events, token);
             if let Some(end) = ended {
                 // Whoever reads behind it asks for itself, and is told.
-                store.recent.end(number);
+                shared.recent.end(number);
                 self.waker.wake();
                 return Err(end.into());
             }

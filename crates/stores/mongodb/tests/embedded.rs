@@ -205,6 +205,30 @@ async fn mail_that_cannot_be_sent_stays_and_that_of_others_goes_on() {
     assert_eq!((again.messages, again.refused.len()), (0, 0), "and is passed over for a while");
 }
 
+/// A release of an application has forgotten the topic, and its documents stand before all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_documents_have_mail_that_cannot_be_sent_that_of_others_goes_on() {
+    const BAD: i32 = 2_700;
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let bad = |number: i32| doc! { "_id": number, "_outbox": [{ "id": format!("{number:032x}"), "name": "n" }] };
+    world.plain().insert_many((0..BAD).map(bad)).await.unwrap();
+    world.orders().insert_one(&doc! { "_id": "good" }, mail(&["placed"])).await.unwrap();
+    let (mut refused, mut rounds) = (0, 0);
+    while world.collected().await.is_empty() {
+        refused += round(&collector, &world.store).await.refused.len();
+        rounds += 1;
+        assert!(rounds < 20, "{refused} were refused");
+    }
+    assert_eq!(refused, BAD as usize, "each is told once");
+    for name in ["paid", "sent"] {
+        world.orders().update_one(doc! { "_id": "good" }, doc! { "$set": { "n": 1 } }, mail(&[name])).await.unwrap();
+        let next = round(&collector, &world.store).await;
+        assert_eq!((next.messages, next.refused.len()), (1, 0), "what comes later is found at once");
+    }
+    assert_eq!(names(&world.collected().await), ["placed", "paid", "sent"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_collects_and_who_slept_through_its_lease_does_nothing() {
     let world = World::new().await;
@@ -220,6 +244,39 @@ async fn one_collects_and_who_slept_through_its_lease_does_nothing() {
     assert_eq!(round(&second, &world.store).await.messages, 1);
     second.release().await.unwrap();
     assert!(round(&first, &world.store).await.owner, "what was given back is free");
+}
+
+/// Each relay has a store of its own, and the first one dies with mail that it has not delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_goes_into_one_store_until_an_operator_says_otherwise() {
+    let world = World::new().await;
+    let own = |identity: &str| world.collector().store_identity(identity).open();
+    let (first, other, nameless) = (own("one").await.unwrap(), own("two").await.unwrap(), world.collector().open());
+    let (nameless, second_store) = (nameless.await.unwrap(), MemoryStore::new());
+    world.orders().insert_one(&doc! { "_id": 1 }, mail(&["placed"])).await.unwrap();
+    assert_eq!(round(&first, &world.store).await.messages, 1);
+    world.orders().update_one(doc! { "_id": 1 }, doc! { "$set": { "paid": true } }, mail(&["paid"])).await.unwrap();
+    for released in [false, true] {
+        if released {
+            first.release().await.unwrap();
+        }
+        for stranger in [&other, &nameless] {
+            let refused = stranger.collect(&second_store).await.unwrap_err();
+            assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Conflict, false), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("another store") && said.contains("one") && said.contains("$unset"), "{said}");
+        }
+    }
+    assert_eq!(own("two").await.unwrap_err().kind(), ErrorKind::Conflict, "told before anything is collected");
+    assert_eq!((records(&second_store).await.len(), first.waiting(9).await.unwrap()), (0, 1));
+    // The one it goes to takes it up again, in another process too.
+    let again = own("one").await.unwrap();
+    assert_eq!(round(&again, &world.store).await.messages, 1);
+    again.release().await.unwrap();
+    let leases: Collection<Document> = world.client.database("shop").collection("postrider_collector");
+    leases.update_one(doc! { "_id": "_outbox in orders" }, doc! { "$unset": { "store": 1 } }).await.unwrap();
+    assert!(round(&other, &second_store).await.owner, "it was let go of");
+    assert!(first.collect(&world.store).await.is_err());
 }
 
 /// What the log has is not appended once more, however often the pull fails.

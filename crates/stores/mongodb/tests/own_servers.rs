@@ -16,7 +16,7 @@ use postrider_core::{
     doctor::Thresholds,
     enlist::Enlist,
     envelope::Envelope,
-    lease::{LaneId, Lease, Node},
+    lease::{LaneId, Lease, Node, RouteSpec},
     log::{Log, PageLimit, RecordRef, Settlement},
     parked::{Cause, DueLimit, Parked},
 };
@@ -90,6 +90,58 @@ async fn a_forgotten_history_costs_a_scan_and_never_a_message() {
     let page = store.read(&lease, &page.end, limit).await.unwrap();
     let found: Vec<&str> = page.records.iter().map(|record| &*record.envelope.name).collect();
     assert_eq!(found, ["after"], "and the stream goes on");
+    let third = Settlement { number: 3, advance: Some(page.end.clone()), ..Settlement::default() };
+    store.settle(&lease, &third).await.unwrap();
+    let cursor = store.overview().await.unwrap().routes[0].lanes[0].cursor.clone();
+    assert!(cursor.contains("stream") && cursor.contains("lost history"), "it stays to be seen: {cursor}");
+}
+
+/// A scan that is under way when the server forgets where it was to end. What committed behind that point is not in the stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_that_outlives_the_history_begins_again_and_loses_nothing() {
+    let server = Server::replica_set(&["--oplogSize", "1", "--syncdelay", "1"]).await;
+    let place = Place::on(&server.url()).await;
+    let store = place.store();
+    let named = |number: u32| Envelope::new("t", format!("n-{number:02}"), "{}").with_key("k");
+    for number in 0..10 {
+        place.commit(vec![named(number)]).await;
+    }
+    let lease = lane(&store).await;
+    let few = PageLimit { records: 3, bytes: 1 << 20 };
+    let begin = store.resume(&lease).await.unwrap().cursor;
+    let first = store.read(&lease, &begin, few).await.unwrap();
+    assert!(first.records.len() == 3 && first.more);
+    place.commit(vec![named(10)]).await;
+
+    let noise = place.client.database("noise").collection("noise");
+    let deadline = Instant::now() + PATIENCE;
+    let (next, mut page) = loop {
+        let documents: Vec<_> = (0..20).map(|_| doc! { "x": "x".repeat(100_000) }).collect();
+        noise.insert_many(documents).await.unwrap();
+        // Whoever has just started knows nothing but the cursor.
+        let next = place.another().await;
+        let page = next.read(&lease, &first.end, few).await.unwrap();
+        if next.recoveries() > 0 {
+            break (next, page);
+        }
+        assert!(Instant::now() < deadline, "the server remembers everything");
+    };
+    let mut found = Vec::new();
+    loop {
+        found.extend(page.records.iter().map(|record| record.envelope.name.to_string()));
+        if !page.more {
+            break;
+        }
+        page = next.read(&lease, &page.end, few).await.unwrap();
+    }
+    assert!(found.is_sorted(), "in order: {found:?}");
+    found.extend(first.records.iter().map(|record| record.envelope.name.to_string()));
+    found.sort();
+    found.dedup();
+    let all: Vec<String> = (0..=10).map(|number| format!("n-{number:02}")).collect();
+    assert_eq!(found, all, "nothing is lost");
+    let findings = store.doctor(Thresholds::default()).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.code == "history-lost"), "it is reported: {findings:?}");
 }
 
 /// A lane that nothing is for moves along with the server's history, and never has to be read anew.
@@ -182,6 +234,39 @@ async fn a_settlement_of_many_rows_is_as_many_commands_as_one_of_few() {
     }
     // The server has some commands of its own.
     assert!(costs[1] <= costs[0] + 8, "{costs:?} commands");
+}
+
+/// Each lane is somewhere else, and the server takes its time with every stream. Whoever looks has four seconds at most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_waits_for_all_streams_together_and_not_for_each() {
+    const LANES: u32 = 20;
+    let server = Server::replica_set(&WITH_FAULTS).await;
+    let place = Place::on(&server.url()).await;
+    let store = place.store();
+    let owner = node("r", HOUR);
+    store.register(&owner, &[RouteSpec { lanes: LANES, ..spec("r") }]).await.unwrap();
+    for number in 0..LANES {
+        place.commit(vec![Envelope::new("t", "n", "{}")]).await;
+        let lease = store.acquire(&LaneId { route: "r".into(), number }, &owner).await.unwrap().unwrap();
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        let page = store.read(&lease, &cursor, PageLimit { records: 1_000, bytes: 1 << 20 }).await.unwrap();
+        let settlement = Settlement { number: 1, advance: Some(page.end), ..Settlement::default() };
+        store.settle(&lease, &settlement).await.unwrap();
+    }
+    let exact = store.overview().await.unwrap().routes[0].pending;
+    let fault = |mode: &str| {
+        let log = format!("{}.{}", place.names.database(), place.names.log());
+        let data = doc! { "failCommands": ["aggregate"], "namespace": log, "blockConnection": true, "blockTimeMS": 500 };
+        doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data }
+    };
+    server.tell(fault("alwaysOn")).await;
+    let began = Instant::now();
+    let overview = store.overview().await.unwrap();
+    let took = began.elapsed();
+    server.tell(fault("off")).await;
+    assert!(took > Duration::from_millis(500), "the server takes its time: {took:?}");
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(overview.routes[0].pending >= exact, "what is not known to be delivered counts as pending");
 }
 
 /// What an application was told is written, and only one member had when it died, was never delivered and never is.
@@ -379,8 +464,14 @@ async fn a_member_whose_clock_is_off_by_an_hour_holds_up_nothing() {
     let scheduled = Envelope { deliver_at: Some(tomorrow), ..Envelope::new("t", "tomorrow", "{}").with_key("s") };
     place.commit(vec![Envelope::new("t", "again", "{}").with_key("k"), scheduled]).await;
 
-    // The one that is ahead leads: whoever's heartbeats arrive keeps its lane, now with a short lease.
+    // The one that is ahead leads, and by its clock the lease is over. Its owner has not had the time to say that it lives.
     set.step_up(2).await;
+    for _ in 0..2 {
+        let taken = lasting(async || store.acquire(&lane, &second).await).await;
+        assert!(taken.is_none(), "nobody takes it from an owner that may live");
+        lasting(async || store.heartbeat(&second).await).await;
+    }
+    // Whoever's heartbeats arrive keeps its lane, now with a short lease.
     lasting(async || store.heartbeat(&first).await).await;
     assert!(lasting(async || store.acquire(&lane, &second).await).await.is_none(), "its heartbeat counts");
     let owner = Node { lease_life: LIFE, ..first };

@@ -87,7 +87,7 @@ impl Look {
             owner: lane.row.owner,
             expires_in: lane.row.expires_in,
             epoch: lane.row.epoch,
-            cursor: described(&lane.row.at),
+            cursor: described(&lane.row.at, lane.row.recovered),
         });
         Ok(RouteStatus {
             lanes: lanes.collect(),
@@ -165,8 +165,8 @@ impl Look {
     }
 }
 
-/// For people.
-fn described(position: &Position) -> String {
+/// For people. That history was lost stays to be seen when the scan is over.
+fn described(position: &Position, recovered_at: Option<Timestamp>) -> String {
     let shown = |tick: Tick| {
         let time = timestamp(tick);
         format!("{}.{}", time.time, time.increment)
@@ -176,7 +176,10 @@ fn described(position: &Position) -> String {
         Position::Scan { until, at, lost: true } => {
             format!("scan after lost history, at {} up to {}", shown(*at), shown(*until))
         }
-        Position::Stream { through, .. } => format!("stream through {}", shown(*through)),
+        Position::Stream { through, .. } => {
+            let lost = recovered_at.map_or_else(String::new, |at| format!(", read anew after lost history at {at}"));
+            format!("stream through {}{lost}", shown(*through))
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! Everybody who reads the log, and how far they are with a message.
 //!
 //! A message is passed by a lane if its `at` is not above the lane's bound and its transaction did not commit late. Which ones
-//! did is asked of the change stream, once for each different cursor; mostly there are none.
+//! did is asked of the change stream, once for each different cursor; mostly there are none. Somebody waits for the answer, so all
+//! of them together may take [`LATE_PATIENCE`]. Those that are nearest to the end of the log come first: they are quick to answer,
+//! and one that is far behind leaves them their time.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
+    time::Instant,
 };
 
 use mongodb::bson::Document;
@@ -19,7 +22,7 @@ use crate::{
     lease::{self, LaneRow},
     records::at,
     route::Route,
-    stream,
+    stream::{self, LATE_PATIENCE},
 };
 
 /// Routes and replays with their lanes.
@@ -56,24 +59,21 @@ impl Readers {
     /// `aside` is for the stream, which cannot be asked at a point in time of the past.
     pub(super) async fn of(db: &mut Db, aside: &mut Db, now: Timestamp, overlap: Tick) -> Work<Self> {
         let routes = Route::all(db).await?;
-        let mut known: HashMap<Vec<u8>, (Tick, Arc<Late>)> = HashMap::new();
+        let rows = lease::lanes(db, now).await?;
+        // A replay reads the collection alone.
+        let is_replay = |name: &str| routes.get(name).is_some_and(|route| route.reader.replay.is_some());
+        let live = rows.iter().filter(|(name, _)| !is_replay(name)).flat_map(|(_, rows)| rows);
+        let live: Vec<Position> = live.map(|row| row.at.clone()).collect();
+        let known = standings(aside, &live, overlap).await?;
         let mut lanes: HashMap<Arc<str>, Vec<Lane>> = HashMap::new();
-        for (name, rows) in lease::lanes(db, now).await? {
-            let is_replay = routes.get(&name).is_some_and(|route| route.reader.replay.is_some());
-            for row in rows {
-                let cursor = row.at.encode().0.to_vec();
-                let (bound, late) = match known.get(&cursor) {
-                    // A replay reads the collection alone.
-                    _ if is_replay => (row.at.bound(), Arc::default()),
-                    Some(known) => known.clone(),
-                    None => {
-                        let found = standing(aside, &row.at, overlap).await?;
-                        known.insert(cursor, found.clone());
-                        found
-                    }
-                };
-                lanes.entry(Arc::clone(&name)).or_default().push(Lane { row, bound, late });
-            }
+        for (name, rows) in rows {
+            let is_replay = is_replay(&name);
+            let lane = |row: LaneRow| {
+                let found = known.get(&*row.at.encode().0).filter(|_| !is_replay).cloned();
+                let (bound, late) = found.unwrap_or_else(|| (row.at.bound(), Arc::default()));
+                Lane { row, bound, late }
+            };
+            lanes.insert(name, rows.into_iter().map(lane).collect());
         }
         Ok(Self { routes, lanes })
     }
@@ -117,13 +117,27 @@ fn passed_once(route: &Route, about: &About<'_>) -> Option<(LaneId, bool)> {
     Some((LaneId { route: Arc::clone(&route.name), number }, true))
 }
 
-/// Where the server has forgotten what committed late, everything within the overlap counts as not passed.
-async fn standing(aside: &mut Db, position: &Position, overlap: Tick) -> Work<(Tick, Arc<Late>)> {
-    Ok(match stream::late(aside, position, None).await? {
-        Some(documents) => {
-            let numbers = documents.iter().map(at).collect();
-            (position.bound(), Arc::new(Late { documents, numbers }))
-        }
-        None => (position.scan_from(overlap), Arc::default()),
-    })
+/// Up to where each different cursor has passed everything but what committed late, by how the cursor is written. Where the server
+/// has forgotten what did, or there is no time left to ask, everything within the overlap counts as not passed.
+async fn standings(
+    aside: &mut Db,
+    positions: &[Position],
+    overlap: Tick,
+) -> Work<HashMap<Vec<u8>, (Tick, Arc<Late>)>> {
+    let until = Instant::now() + LATE_PATIENCE;
+    let different: HashMap<Vec<u8>, &Position> = positions.iter().map(|at| (at.encode().0.to_vec(), at)).collect();
+    let mut nearest_first: Vec<(Vec<u8>, &Position)> = different.into_iter().collect();
+    nearest_first.sort_by_key(|(_, position)| std::cmp::Reverse(position.horizon()));
+    let mut known = HashMap::new();
+    for (cursor, position) in nearest_first {
+        let standing = match stream::late(aside, position, None, until).await? {
+            Some(documents) => {
+                let numbers = documents.iter().map(at).collect();
+                (position.bound(), Arc::new(Late { documents, numbers }))
+            }
+            None => (position.scan_from(overlap), Arc::default()),
+        };
+        known.insert(cursor, standing);
+    }
+    Ok(known)
 }

@@ -36,6 +36,7 @@ pub struct Builder {
     outbox: Embedded,
     make_indexes: bool,
     lease_life: Duration,
+    store: Option<String>,
     limits: Limits,
     plant: Plant,
 }
@@ -50,6 +51,7 @@ impl Builder {
             outbox: Embedded::default(),
             make_indexes: true,
             lease_life: LEASE_LIFE,
+            store: None,
             limits: Limits::default(),
             plant: Plant::None,
         }
@@ -89,6 +91,15 @@ impl Builder {
     /// How long the collector may be silent before another takes over. Default 15 seconds.
     pub fn lease_life(mut self, life: Duration) -> Self {
         self.lease_life = life;
+        self
+    }
+
+    /// What tells the store that the mail is carried into from any other: a text that stays with it, and that no other store has.
+    /// The lease keeps it, and whoever would carry the mail of the same collection into another store is refused: what the
+    /// first one has collected and not delivered would come after what is newer, or never. Default none, which is refused as well
+    /// where a collector before it had one; without it nobody notices.
+    pub fn store_identity(mut self, identity: &str) -> Self {
+        self.store = Some(identity.to_owned());
         self
     }
 
@@ -136,8 +147,10 @@ impl Builder {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the server is sharded or too old, [`ErrorKind::Unavailable`] if it cannot be reached,
-    /// [`ErrorKind::Denied`] if it refuses, [`ErrorKind::Invalid`] if an option is wrong.
+    /// [`ErrorKind::Denied`] if it refuses, [`ErrorKind::Conflict`] if the mail goes into another store,
+    /// [`ErrorKind::Invalid`] if an option is wrong.
     ///
+    /// [`ErrorKind::Conflict`]: postrider_core::ErrorKind::Conflict
     /// [`ErrorKind::Unsupported`]: postrider_core::ErrorKind::Unsupported
     /// [`ErrorKind::Unavailable`]: postrider_core::ErrorKind::Unavailable
     /// [`ErrorKind::Denied`]: postrider_core::ErrorKind::Denied
@@ -160,7 +173,9 @@ impl Builder {
                 .await
                 .map_err(|error| from_mongo(&error, "ask for the right to update"))?;
             let subject = format!("{} in {name}", self.outbox.field());
-            let ownership = Ownership::new(&database, &names.name("collector"), subject, self.lease_life);
+            let (leases, store) = (names.name("collector"), self.store.clone());
+            let ownership = Ownership::new(&database, &leases, subject, self.lease_life, store);
+            ownership.check_store().await.map_err(|fault| fault.into_error("look whose mail it is"))?;
             sources.push(Source { collection, ownership });
         }
         let found_by = self.make_indexes.then_some(INDEX);

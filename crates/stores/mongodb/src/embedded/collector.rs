@@ -10,8 +10,9 @@
 //! with another one, so that a backlog in one holds up none of the others.
 //!
 //! Mail that cannot be sent, such as a message without a topic, stays in its document with all that stands behind it. It is
-//! told each round and looked at again after a while; the mail of other documents goes on. A document whose messages have no
-//! `id` at all is not found among the others, and is looked for every now and then.
+//! told and looked at again after a while; the mail of other documents goes on, however many of those there are: the first
+//! thousand are named to the server as not wanted, and of more a round goes on behind as many as were met. A document whose
+//! messages have no `id` at all is not found among the others, and is looked for every now and then.
 
 use std::{
     collections::HashMap,
@@ -46,7 +47,7 @@ const DOCUMENTS_MAX: i64 = 512;
 /// Documents whose mail cannot be sent are passed over for so long; and so often those are looked for whose mail has no ids.
 const PASSED_OVER: Duration = Duration::from_secs(60);
 
-/// So many of them at most: a filter has to name them all.
+/// So many of them at most are named, in a filter. As many may refuse the update by which their mail is pulled.
 const PASSED_OVER_MAX: usize = 1_000;
 
 /// How soon to look again just after something came, and at the latest.
@@ -101,6 +102,33 @@ struct State {
     first: usize,
     /// When mail without ids was last looked for.
     looked_at: Option<Instant>,
+    /// For each collection.
+    skipped: Vec<Skipped>,
+}
+
+/// Documents whose mail cannot be sent beyond those that are named: so many stand in front of the others. It is their number alone
+/// that is known, so if one of them goes, a good one may be skipped with the rest, until they are looked at again.
+#[derive(Default)]
+struct Skipped {
+    documents: u64,
+    since: Option<Instant>,
+}
+
+impl Skipped {
+    /// How many to skip. After a while all are looked at again.
+    fn count(&mut self) -> u64 {
+        if self.since.is_some_and(|since| since.elapsed() > PASSED_OVER) {
+            *self = Self::default();
+        }
+        self.documents
+    }
+
+    fn add(&mut self, documents: usize) {
+        if documents > 0 {
+            self.documents += documents as u64;
+            self.since.get_or_insert_with(Instant::now);
+        }
+    }
 }
 
 /// Carries mail into a store. For each collection one at a time does, however many there are.
@@ -127,7 +155,9 @@ impl Collector {
         found_by: Option<&'static str>,
         plant: Plant,
     ) -> Self {
-        let state = State { held: sources.iter().map(|_| None).collect(), ..State::default() };
+        let held = sources.iter().map(|_| None).collect();
+        let skipped = sources.iter().map(|_| Skipped::default()).collect();
+        let state = State { held, skipped, ..State::default() };
         Self {
             state: tokio::sync::Mutex::new(state),
             database,
@@ -167,7 +197,7 @@ impl Collector {
         let mut refused = self.pull(&mut state.owed).await?;
         let gathered = self.gather(&ours, state).await;
         let (mut sack, more) = gathered.map_err(|fault| fault.into_error("look for mail"))?;
-        refused.extend(self.refuse(std::mem::take(&mut sack.refused))?);
+        refused.extend(self.refuse(std::mem::take(&mut sack.refused)));
         let mut round = Round { owner: true, more, messages: sack.messages(), refused };
         for &number in &ours {
             let has_mail = sack.emptied.iter().any(|emptied| emptied.collection == number);
@@ -234,7 +264,8 @@ impl Collector {
             let round = self.collect(into).await;
             told(&round);
             let wait = match round {
-                Ok(Round { more: true, messages, .. }) if messages > 0 => continue,
+                // What was refused is passed over from now on, so that the next round comes further.
+                Ok(round) if round.more && (round.messages > 0 || !round.refused.is_empty()) => continue,
                 Ok(round) => {
                     back_off = BACK_OFF.0;
                     poll = if round.messages > 0 { POLL.0 } else { (poll * 2).min(POLL.1) };
@@ -307,10 +338,12 @@ impl Collector {
         for &number in ours {
             let mut without: Vec<Bson> = state.owed.documents(number).cloned().collect();
             without.extend(self.passed_over(number));
-            if looks && !self.look(&mut sack, number, self.has_nameless_mail(), self.hint(), &without).await?.0 {
+            if looks && !self.look(&mut sack, number, (self.has_nameless_mail(), self.hint()), &without, 0).await?.0 {
                 return Ok((sack, true));
             }
-            let (all, documents) = self.look(&mut sack, number, self.has_mail(), None, &without).await?;
+            let (before, skip) = (sack.refused.len(), state.skipped[number].count());
+            let (all, documents) = self.look(&mut sack, number, (self.has_mail(), None), &without, skip).await?;
+            state.skipped[number].add(sack.refused.len() - before.max(self.room()).min(sack.refused.len()));
             if !all {
                 return Ok((sack, true));
             }
@@ -327,9 +360,9 @@ impl Collector {
         &self,
         sack: &mut Sack,
         number: usize,
-        mut filter: Document,
-        hint: Option<Hint>,
+        (mut filter, hint): (Document, Option<Hint>),
         without: &[Bson],
+        skip: u64,
     ) -> Work<(bool, i64)> {
         let (collection, field) = (&self.sources[number].collection, self.outbox.field());
         if !without.is_empty() {
@@ -339,6 +372,7 @@ impl Collector {
             .find(filter)
             .sort(doc! { format!("{field}.id"): 1 })
             .projection(doc! { field: 1 })
+            .skip(skip)
             .limit(DOCUMENTS_MAX)
             .read_concern(ReadConcern::majority())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary));
@@ -362,27 +396,24 @@ impl Collector {
         of_this.map(|(_, (id, _))| id.clone()).collect()
     }
 
-    /// Notes what could not be sent, to be passed over for a while.
-    fn refuse(&self, met: Vec<(usize, Bson, Error)>) -> Result<Vec<Refused>> {
+    /// How many more documents can be named.
+    fn room(&self) -> usize {
+        let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        PASSED_OVER_MAX.saturating_sub(passed_over.len())
+    }
+
+    /// Notes what could not be sent, to be passed over for a while; the first of them, as far as there is room.
+    fn refuse(&self, met: Vec<(usize, Bson, Error)>) -> Vec<Refused> {
         let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         let mut refused = Vec::new();
         for (number, id, cause) in met {
             let (collection, document) = (self.sources[number].collection.name().to_owned(), id.to_string());
-            passed_over.insert((number, document.clone()), (id, Instant::now()));
+            if passed_over.len() < PASSED_OVER_MAX {
+                passed_over.insert((number, document.clone()), (id, Instant::now()));
+            }
             refused.push(Refused { collection, document, cause });
         }
-        if passed_over.len() > PASSED_OVER_MAX {
-            passed_over.clear();
-            let what = "the mail of too many documents cannot be sent; mend it, and then it goes on by itself";
-            let error = Error::new(ErrorKind::Limit, what).with("documents_max", PASSED_OVER_MAX);
-            return Err(match refused.pop() {
-                Some(last) => {
-                    error.with("collection", last.collection).with("document", last.document).caused_by(last.cause)
-                }
-                None => error,
-            });
-        }
-        Ok(refused)
+        refused
     }
 
     /// What the log has and documents still do. Nothing more is appended while that is too much.

@@ -11,7 +11,7 @@ use postrider_core::{
     limits::Limits,
 };
 
-use crate::records::envelope;
+use crate::records::{envelope, misshapen};
 
 /// Mail that is carried together.
 #[derive(Debug, Default)]
@@ -99,6 +99,9 @@ fn read(entry: Bson, key: &str, limits: &Limits) -> Result<(Bson, Envelope)> {
     let id = entry.get("id").cloned().unwrap_or(Bson::Null);
     if crate::value::uuid_opt(&entry, "id").is_none() {
         return Err(Error::invalid("the id of a message is a UUID, as binary or text").with("id", shown(&id)));
+    }
+    if let Some(field) = misshapen(&entry) {
+        return Err(Error::invalid("a field of a message is of a type that is not read there").with("field", field));
     }
     let mut envelope = envelope(entry);
     envelope.key.get_or_insert_with(|| OrderingKey::from(key));

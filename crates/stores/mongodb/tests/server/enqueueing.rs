@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongodb::bson::{Bson, DateTime, Timestamp, doc};
+use mongodb::bson::{Bson, DateTime, Timestamp, bson, doc};
 use postrider_core::{
     ErrorKind,
     enlist::Enlist,
     envelope::Envelope,
+    headers::Headers,
     limits::Limits,
     log::{Log, PageLimit, RecordRef, Settlement},
     parked::{Cause, DueLimit, Parked},
@@ -55,6 +56,63 @@ async fn a_message_without_its_point_in_time_is_refused() {
     let upsert = log.update_one(doc! { "_id": "mine" }, doc! { "$set": whole }).upsert(true).await;
     assert!(upsert.is_err());
     assert_eq!(place.delivered().await, []);
+}
+
+/// What is of another type would not be read: a key that is a number would be none, and the order of its messages with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_of_another_type_is_refused_and_what_is_left_out_is_not() {
+    let place = Place::new().await;
+    let log = place.collection("log");
+    let with = |name: &str, value: Bson| {
+        let mut message = doc! { "at": Timestamp { time: 0, increment: 0 }, "topic": "t", "name": "n", "payload": "x" };
+        message.insert(name, value);
+        message
+    };
+    let (id, now) = (mongodb::bson::Uuid::new(), DateTime::now());
+    for (name, value) in [
+        ("key", Bson::from(4711)),
+        ("key", bson!(["4711"])),
+        ("topic", bson!(["t"])),
+        ("payload", bson!({ "number": 4711 })),
+        ("id", "4711".into()),
+        ("id", 4711.into()),
+        ("headers", "tenant=7".into()),
+        ("deliver_at", "2030-01-01T00:00:00Z".into()),
+        ("expires_at", "2030-01-01T00:00:00Z".into()),
+        ("attempts_max", "3".into()),
+        ("attempts_max", 0.into()),
+        ("attempts_max", 1.5.into()),
+    ] {
+        assert!(log.insert_one(with(name, value.clone())).await.is_err(), "{name}: {value}");
+    }
+    assert_eq!(place.delivered().await, []);
+    let good = [
+        ("key", Bson::from("4711")),
+        ("key", Bson::Null),
+        ("id", id.into()),
+        ("id", mongodb::bson::Uuid::new().to_string().into()),
+        ("id", Bson::Null),
+        ("headers", bson!({ "tenant": "7" })),
+        ("headers", bson!({})),
+        ("deliver_at", now.into()),
+        ("expires_at", Bson::Null),
+        ("attempts_max", 3.into()),
+        ("attempts_max", 3_i64.into()),
+        ("attempts_max", 3.0.into()),
+    ];
+    for (name, value) in good.clone() {
+        log.insert_one(with(name, value.clone())).await.unwrap_or_else(|error| panic!("{name}: {value}: {error}"));
+    }
+    let delivered = place.delivered().await;
+    assert_eq!(delivered.len(), good.len());
+    assert_eq!(delivered.iter().filter(|envelope| envelope.attempts_max == Some(3)).count(), 3);
+    assert!(delivered.iter().any(|envelope| envelope.id.0.as_bytes() == &id.bytes()), "the id that was given");
+    // And everything that the library itself writes.
+    let headers = Headers::new([("tenant", "7")]).unwrap();
+    let at = Some(postrider_core::time::Timestamp::from_micros(4_102_444_800_000_000));
+    let whole = Envelope { headers, deliver_at: at, expires_at: at, attempts_max: Some(u32::MAX), ..named("whole") };
+    place.commit(vec![whole.clone()]).await;
+    assert_eq!(place.delivered().await.last(), Some(&whole));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -53,6 +53,39 @@ async fn a_collection_that_an_insert_has_made_gets_its_validator() {
     log.insert_one(doc! { "at": zero, "topic": "t", "name": "second", "payload": "{}" }).await.unwrap();
 }
 
+async fn validator(place: &Place) -> Document {
+    let log = doc! { "listCollections": 1, "filter": { "name": place.names.log() } };
+    let answer = place.client.database(place.names.database()).run_command(log).await.unwrap();
+    let found = answer.get_document("cursor").unwrap().get_array("firstBatch").unwrap()[0].as_document().unwrap();
+    found.get_document("options").unwrap().get_document("validator").unwrap().clone()
+}
+
+/// A store of before has a validator that looks at fewer fields; migrating gives it the one of now, and says nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_before_gets_the_validator_of_now() {
+    let place = Place::new().await;
+    let first = Timestamp { time: 1, increment: 0 };
+    let old = doc! {
+        "at": { "$type": "timestamp", "$not": { "$type": "array" }, "$gte": first },
+        "topic": { "$type": "string" },
+        "name": { "$type": "string" },
+        "payload": { "$type": ["binData", "string"] },
+        "$expr": { "$lte": [{ "$bsonSize": "$$ROOT" }, 16_711_680] },
+    };
+    let command = doc! { "collMod": place.names.log(), "validator": old };
+    place.client.database(place.names.database()).run_command(command).await.unwrap();
+    place.collection("meta").delete_one(doc! { "_id": "migration-2" }).await.unwrap();
+    let applied = migrations::up(&place.url, &place.names, &Actor::new("anna")).await.unwrap();
+    assert_eq!(applied.iter().map(|standing| standing.version).collect::<Vec<_>>(), [2]);
+    let log = place.collection("log");
+    let zero = Timestamp { time: 0, increment: 0 };
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "n", "key": 7, "payload": "{}" }).await.unwrap_err();
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "n", "key": "7", "payload": "{}" }).await.unwrap();
+    place.another().await;
+    let told: Vec<String> = place.store().audit(9).await.unwrap().into_iter().map(|entry| entry.subject).collect();
+    assert_eq!(told, [applied[0].in_words()], "and nothing had to be mended");
+}
+
 /// A migration that was cut off begins again, wherever that was. What is there stays as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_of_a_migration_can_be_repeated() {
@@ -64,16 +97,20 @@ async fn every_command_of_a_migration_can_be_repeated() {
     let indexes = async |collection: &str| place.collection(collection).list_index_names().await.unwrap();
     let before = (epoch().await, indexes("log").await, indexes("parked").await);
     assert!(before.0 > 0, "a lane was taken");
-    for cut in [None, Some("audit"), Some("parked")] {
+    let whole = validator(&place).await;
+    for (migration, cut) in
+        [("migration-1", None), ("migration-1", Some("audit")), ("migration-1", Some("parked")), ("migration-2", None)]
+    {
         if let Some(cut) = cut {
             // It had not come so far.
             place.collection(cut).drop().await.unwrap();
         }
-        meta.delete_one(doc! { "_id": "migration-1" }).await.unwrap();
+        meta.delete_one(doc! { "_id": migration }).await.unwrap();
         let names = migrations::plan(&place.url, &place.names).await.unwrap();
         assert_eq!(names.len(), 1, "it is pending again");
         place.another().await;
         assert_eq!((epoch().await, indexes("log").await, indexes("parked").await), before);
+        assert_eq!(validator(&place).await, whole, "that of the last migration, whichever came last");
         assert!(migrations::plan(&place.url, &place.names).await.unwrap().is_empty());
     }
     assert_eq!(names(&reader.rest(10).await), ["kept"]);

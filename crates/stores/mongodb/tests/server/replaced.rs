@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongodb::bson::doc;
+use mongodb::bson::{Timestamp, doc};
 use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
@@ -66,6 +66,8 @@ async fn assert_whole(place: &Place) {
     let log = place.collection("log");
     assert!(log.list_index_names().await.unwrap().contains(&"at".to_owned()));
     log.insert_one(doc! { "topic": "t", "name": "without its point in time", "payload": "{}" }).await.unwrap_err();
+    let zero = Timestamp { time: 0, increment: 0 };
+    log.insert_one(doc! { "at": zero, "topic": "t", "name": "n", "key": 7, "payload": "{}" }).await.unwrap_err();
 }
 
 /// The server has forgotten the drop together with everything else. What is there under the name is another collection.

@@ -82,6 +82,28 @@ async fn lanes_at_the_end_of_the_log_share_one_stream() {
     }
 }
 
+/// An application and a relay of one process have a handle each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handles_of_one_process_share_one_stream() {
+    let server = Server::replica_set(&[]).await;
+    let place = Place::on(&server.url()).await;
+    let (first, second) = (place.another().await, place.another().await);
+    let mut readers = at_the_end(&place, &first, 1).await;
+    let mut beside = Reader::of(&second, "beside").await;
+    assert_eq!(names(&beside.rest(10).await), ["warm-up"]);
+    let before = server.aggregations().await;
+    for name in ["one", "two"] {
+        commit_and_wait(&place, &second, name).await;
+        assert_eq!(names(&beside.page(10).await.0), [name]);
+        assert_eq!(names(&readers[0].page(10).await.0), [name]);
+    }
+    // The one that has opened it goes, and the other is told all the same.
+    drop((readers, first));
+    commit_and_wait(&place, &second, "three").await;
+    assert_eq!(names(&beside.page(10).await.0), ["three"]);
+    assert_eq!(server.aggregations().await, before, "the stream that was open has told everybody");
+}
+
 /// What the open stream has not had yet is not overlooked by who finds nothing in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_to_read_means_that_the_server_was_asked() {

@@ -11,8 +11,8 @@ const GUIDE: &str = include_str!("../../../../../docs/operate/mongodb.md");
 
 /// The blocks, in their order.
 fn blocks() -> Vec<&'static str> {
-    let blocks = GUIDE.split("\n```js\n").skip(1);
-    blocks.map(|block| block.split("\n```").next().unwrap()).collect()
+    let blocks = GUIDE.split("```js\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().trim_end()).collect()
 }
 
 /// Names in front of a colon, outside of texts.
@@ -54,7 +54,7 @@ fn says(js: &str, documents: &[&Document]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guides_insert_enqueues() {
-    let [insert, _] = blocks()[..] else { panic!("two blocks: {:?}", blocks()) };
+    let [insert, ..] = blocks()[..] else { panic!("three blocks: {:?}", blocks()) };
     let at = Timestamp { time: 0, increment: 0 };
     let payload = r#"{"number": 4711}"#;
     let message = doc! { "at": at, "topic": "orders", "name": "order.placed", "key": "4711", "payload": payload };
@@ -71,7 +71,7 @@ async fn the_guides_insert_enqueues() {
 /// What a collector makes of such mail is tested where there is one; here, that it is mail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guides_update_leaves_mail() {
-    let [_, update] = blocks()[..] else { panic!("two blocks: {:?}", blocks()) };
+    let [_, update, _] = blocks()[..] else { panic!("three blocks: {:?}", blocks()) };
     let id = mongodb::bson::Uuid::new();
     let mail = doc! { "id": id, "topic": "orders", "name": "order.paid", "payload": r#"{"number": 4711}"# };
     let change = doc! { "$set": { "state": "paid" }, "$push": { "_outbox": mail.clone() } };
@@ -82,4 +82,12 @@ async fn the_guides_update_leaves_mail() {
     orders.update_one(doc! { "_id": 4711 }, change).await.unwrap();
     let found = orders.find_one(doc! { "_outbox": { "$exists": true } }).await.unwrap().unwrap();
     assert_eq!(found.get_array("_outbox").unwrap(), &[Bson::Document(mail)]);
+}
+
+/// What it does to a collector is tested where there is one.
+#[test]
+fn the_guides_way_to_another_store_names_what_a_lease_has() {
+    let [.., way] = blocks()[..] else { panic!("three blocks: {:?}", blocks()) };
+    says(way, &[&doc! { "_id": "_outbox in orders" }, &doc! { "$unset": { "store": 1 } }]);
+    assert!(way.contains("db.postrider_collector.updateOne("), "{way}");
 }
