@@ -237,7 +237,7 @@ pub struct ParkedFilter {
     pub id: Option<MessageId>,
     /// With these ordinals, both included: a slice of a longer piece of work.
     pub ordinals: Option<RangeInclusive<Ordinal>>,
-    /// Parked before this instant of the store's clock.
+    /// Parked before this instant of the store's clock, or given up before it: see [`ParkedRow::parked_at`].
     pub parked_before: Option<Timestamp>,
 }
 
@@ -289,9 +289,11 @@ pub struct ParkedRow {
     pub cause: Option<(String, String)>,
     /// How long until it is due, for `scheduled` and `retrying`.
     pub due_in: Option<Duration>,
-    /// How long it has been parked.
+    /// How long it has been parked: the time since [`parked_at`](Self::parked_at).
     pub age: Duration,
-    /// When it was parked, by the store's clock: the same whenever somebody looks.
+    /// When it was parked, by the store's clock: the same whenever somebody looks. A row that is given up only later, after
+    /// it was scheduled, held or retrying, has the moment at which it became dead: from then on it waits for an operator, and
+    /// whatever discards the dead after a time counts from there.
     pub parked_at: Timestamp,
     /// A copy of what travels.
     pub envelope: Envelope,
@@ -327,9 +329,9 @@ pub struct CauseGroup {
     pub detail: String,
     /// How many.
     pub rows: u64,
-    /// When the first of them was parked.
+    /// When the first of them was given up.
     pub first_at: Timestamp,
-    /// When the newest of them was parked.
+    /// When the newest of them was given up.
     pub last_at: Timestamp,
 }
 

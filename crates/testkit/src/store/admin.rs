@@ -1,6 +1,6 @@
 //! Cases: what an operator sees and does.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use postrider_core::{
     ErrorKind,
@@ -292,6 +292,47 @@ pub async fn a_message_can_be_traced(store: Arc<dyn Fixture>) {
 /// Redriving a dead row that blocks its key: it is tried again, as the head, with a fresh count.
 pub async fn a_blocking_dead_is_redriven_as_the_head(store: Arc<dyn Fixture>) {
     let mut owner = Owner::of(&*store, &route("r")).await;
+/// A dead row is as old as its death, whatever it waited for before: else an operator who discards what has been dead for long
+/// would discard what has just died.
+pub async fn a_dead_row_is_as_old_as_its_death(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let (scheduled, head, held, redriven) = (keyed("a"), keyed("b"), keyed("b"), keyed("c"));
+    let rows = vec![
+        (scheduled.clone(), Parked::Scheduled { after: NOW }),
+        (head.clone(), dead(true)),
+        (held.clone(), Parked::Held),
+        (redriven.clone(), dead(true)),
+    ];
+    owner.park(&*store, rows).await;
+    store.pass(LONGER).await;
+    let later = store.now().await;
+    // Some databases keep milliseconds only.
+    store.pass(Duration::from_millis(2)).await;
+    let old = async || {
+        let rows = parked(&*store, &ParkedFilter { parked_before: Some(later), ..ParkedFilter::default() }).await;
+        rows.iter().map(|row| row.envelope.id).collect::<BTreeSet<_>>()
+    };
+    let ordinal = async |id| {
+        let rows = parked(&*store, &ParkedFilter { id: Some(id), ..ParkedFilter::default() }).await;
+        rows[0].ordinal
+    };
+    let all = BTreeSet::from([scheduled.id, head.id, held.id, redriven.id]);
+    assert_eq!(old().await, all, "all were parked before");
+    assert_eq!(redrive(&*store, &ParkedFilter { id: Some(redriven.id), ..ParkedFilter::default() }).await, 1);
+    let waits_again = vec![(ordinal(redriven.id).await, retrying(HOUR)), (ordinal(scheduled.id).await, Parked::Held)];
+    owner.change(waits_again).await;
+    assert_eq!(old().await, all, "neither a redrive nor a wait makes a row younger");
+    let mut died = Vec::new();
+    for id in [scheduled.id, held.id, redriven.id] {
+        died.push((ordinal(id).await, dead(true)));
+    }
+    owner.change(died).await;
+    assert_eq!(old().await, BTreeSet::from([head.id]), "what has died since is not old; what was dead before is");
+    let rows = parked(&*store, &ParkedFilter::default()).await;
+    let young = rows.iter().filter(|row| row.parked_at >= later && row.age < LONGER + HOUR).count();
+    assert_eq!((rows.len(), young), (4, 3), "and so says each row: {rows:?}");
+}
+
     let (head, next) = (keyed("a"), keyed("a"));
     owner.park(&*store, vec![(head.clone(), dead(true)), (next.clone(), Parked::Held)]).await;
     assert_eq!(redrive(&*store, &ParkedFilter::default()).await, 1, "only dead rows are redriven, and counted");

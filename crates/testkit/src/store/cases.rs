@@ -112,6 +112,7 @@ macro_rules! store_conformance {
                 parked_rows_are_paged
                 a_listed_row_says_how_it_stands
                 dead_rows_are_grouped_by_cause
+                a_dead_row_is_as_old_as_its_death
                 a_message_can_be_traced
                 a_blocking_dead_is_redriven_as_the_head
                 a_released_dead_is_redriven_behind_its_key
