@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use postrider_core::{
     ErrorKind,
     admin::{
-        Actor, Hindrance, MESSAGES_PER_ENTRY, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus,
-        Undelivered,
+        Actor, Hindrance, MESSAGES_PER_ENTRY, Overview, PENDING_LOOK_MAX, ParkedCounts, ParkedFilter, ParkedRow,
+        ReplaySpec, RouteStatus, Undelivered,
     },
     browse::TopicPage,
     doctor::{Severity, Thresholds},
@@ -48,6 +48,43 @@ pub async fn pending_is_read_from_the_log(store: Arc<dyn Fixture>) {
     let status = self::status(&*store, "r").await;
     assert_eq!((status.pending, status.oldest_pending_age), (0, None), "a passed record is not pending");
     assert_eq!(self::overview(&*store).await.records, 5, "delivered records are counted too");
+}
+
+/// A route that reads little of a busy log and stands still costs whoever looks no more than [`PENDING_LOOK_MAX`] records. What is
+/// said then is never too good: at least so many wait, and for no longer than that.
+pub async fn what_waits_is_looked_for_only_so_far(store: Arc<dyn Fixture>) {
+    let of = |topic: &str| Envelope::new(topic, "n", "");
+    let reads = |name: &str| RouteSpec { topics: TopicFilter::new([name]).expect("a good filter"), ..route(name) };
+    let node = node(&["near", "far"], HOUR);
+    store.log().register(&node, &[reads("near"), reads("far")]).await.expect("register");
+    let mut others = usize::try_from(PENDING_LOOK_MAX).expect("it fits") - 1;
+    while others > 0 {
+        let some = others.min(Limits::default().batch_messages_max);
+        store.commit((0..some).map(|_| of("other")).collect()).await;
+        others -= some;
+    }
+    // The last that is looked at, and a moment later the first that is not.
+    store.commit(vec![of("near")]).await;
+    store.pass(LONGER).await;
+    store.commit(vec![of("near"), of("far")]).await;
+    // Some stores have an order to make first, a part of it with each look.
+    let mut shown = overview(&*store).await;
+    for _ in 0..9 {
+        if self::of(&shown, "far").oldest_pending_age.is_some() {
+            break;
+        }
+        shown = overview(&*store).await;
+    }
+    let (near, far) = (self::of(&shown, "near"), self::of(&shown, "far"));
+    assert_eq!(near.pending, 1, "at least one waits; what is further away is not looked at");
+    let exact = near.oldest_pending_age.expect("it was found");
+    assert!(exact >= LONGER && exact < HOUR, "{exact:?}");
+    assert_eq!(far.pending, 0, "nothing was found");
+    let at_most = far.oldest_pending_age.expect("something may wait further away, and that is told");
+    assert!(at_most <= exact.saturating_sub(SHORT), "nothing that may wait is older than {at_most:?}, of {exact:?}");
+    store.log().retire(node.id).await.expect("retire");
+    let kept = overview(&*store).await.hindrance("far");
+    assert_eq!(kept, Some(Hindrance::Undelivered { pending: 0, parked: 0 }), "what may wait is not forgotten");
 }
 
 /// What waits in the parked rows is not delivered either: its age must not vanish when the cursor passes it.
@@ -255,43 +292,6 @@ pub async fn a_listed_row_says_how_it_stands(store: Arc<dyn Fixture>) {
     assert_eq!(instants(&later), instants(&rows), "which is the same at every look");
 }
 
-/// Dead rows are grouped by route and cause, largest first.
-pub async fn dead_rows_are_grouped_by_cause(store: Arc<dyn Fixture>) {
-    let mut owner = Owner::of(&*store, &route("r")).await;
-    let died = |code: &str, detail: &str| Parked::Dead { attempts: 1, cause: Cause::new(code, detail), blocks: false };
-    let before = store.now().await;
-    owner.park(&*store, vec![(keyless(), died("rare", "x")), (keyless(), died("common", "first"))]).await;
-    store.pass(SHORT).await;
-    owner.park(&*store, vec![(keyless(), died("common", "newest")), (keyless(), retrying(HOUR))]).await;
-    let groups = store.admin().dead_groups().await.expect("groups");
-    let shown: Vec<_> = groups.iter().map(|g| (&*g.route, g.code.as_str(), g.detail.as_str(), g.rows)).collect();
-    assert_eq!(shown, [("r", "common", "newest", 2), ("r", "rare", "x", 1)], "largest first, detail of the newest");
-    // Some databases keep milliseconds only.
-    let slack = Duration::from_millis(2);
-    assert!(groups[0].first_at.saturating_add(slack) >= before, "the first was parked after {before}");
-    assert!(groups[0].last_at.since(groups[0].first_at) + slack >= SHORT, "the newest was parked later than the first");
-    assert_eq!(groups[1].first_at, groups[1].last_at, "a single row is the first and the newest");
-}
-
-/// Everything about one message: its record, how far each route is, its parked rows.
-pub async fn a_message_can_be_traced(store: Arc<dyn Fixture>) {
-    let mut passed = Owner::of(&*store, &route("passed")).await;
-    Owner::of(&*store, &route("waiting")).await;
-    let envelope = keyed("a");
-    passed.park(&*store, vec![(envelope.clone(), dead(true))]).await;
-    let trace = store.admin().message(envelope.id).await.expect("message");
-    assert_eq!(trace.record.expect("the log still has it").0, envelope);
-    let state = |name: &str| trace.passed.iter().find(|(lane, _)| *lane.route == *name).map(|(_, passed)| *passed);
-    assert_eq!((state("passed"), state("waiting")), (Some(true), Some(false)), "whether each route has passed it");
-    let rows: Vec<_> = trace.parked.iter().map(|row| (&*row.route, row.state)).collect();
-    assert_eq!(rows, [("passed", ParkedState::Dead)]);
-    let unknown = store.admin().message(MessageId::generate()).await.expect("an unknown id is no error");
-    assert!(unknown.record.is_none() && unknown.parked.is_empty());
-}
-
-/// Redriving a dead row that blocks its key: it is tried again, as the head, with a fresh count.
-pub async fn a_blocking_dead_is_redriven_as_the_head(store: Arc<dyn Fixture>) {
-    let mut owner = Owner::of(&*store, &route("r")).await;
 /// A dead row is as old as its death, whatever it waited for before: else an operator who discards what has been dead for long
 /// would discard what has just died.
 pub async fn a_dead_row_is_as_old_as_its_death(store: Arc<dyn Fixture>) {
@@ -333,6 +333,43 @@ pub async fn a_dead_row_is_as_old_as_its_death(store: Arc<dyn Fixture>) {
     assert_eq!((rows.len(), young), (4, 3), "and so says each row: {rows:?}");
 }
 
+/// Dead rows are grouped by route and cause, largest first.
+pub async fn dead_rows_are_grouped_by_cause(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let died = |code: &str, detail: &str| Parked::Dead { attempts: 1, cause: Cause::new(code, detail), blocks: false };
+    let before = store.now().await;
+    owner.park(&*store, vec![(keyless(), died("rare", "x")), (keyless(), died("common", "first"))]).await;
+    store.pass(SHORT).await;
+    owner.park(&*store, vec![(keyless(), died("common", "newest")), (keyless(), retrying(HOUR))]).await;
+    let groups = store.admin().dead_groups().await.expect("groups");
+    let shown: Vec<_> = groups.iter().map(|g| (&*g.route, g.code.as_str(), g.detail.as_str(), g.rows)).collect();
+    assert_eq!(shown, [("r", "common", "newest", 2), ("r", "rare", "x", 1)], "largest first, detail of the newest");
+    // Some databases keep milliseconds only.
+    let slack = Duration::from_millis(2);
+    assert!(groups[0].first_at.saturating_add(slack) >= before, "the first was parked after {before}");
+    assert!(groups[0].last_at.since(groups[0].first_at) + slack >= SHORT, "the newest was parked later than the first");
+    assert_eq!(groups[1].first_at, groups[1].last_at, "a single row is the first and the newest");
+}
+
+/// Everything about one message: its record, how far each route is, its parked rows.
+pub async fn a_message_can_be_traced(store: Arc<dyn Fixture>) {
+    let mut passed = Owner::of(&*store, &route("passed")).await;
+    Owner::of(&*store, &route("waiting")).await;
+    let envelope = keyed("a");
+    passed.park(&*store, vec![(envelope.clone(), dead(true))]).await;
+    let trace = store.admin().message(envelope.id).await.expect("message");
+    assert_eq!(trace.record.expect("the log still has it").0, envelope);
+    let state = |name: &str| trace.passed.iter().find(|(lane, _)| *lane.route == *name).map(|(_, passed)| *passed);
+    assert_eq!((state("passed"), state("waiting")), (Some(true), Some(false)), "whether each route has passed it");
+    let rows: Vec<_> = trace.parked.iter().map(|row| (&*row.route, row.state)).collect();
+    assert_eq!(rows, [("passed", ParkedState::Dead)]);
+    let unknown = store.admin().message(MessageId::generate()).await.expect("an unknown id is no error");
+    assert!(unknown.record.is_none() && unknown.parked.is_empty());
+}
+
+/// Redriving a dead row that blocks its key: it is tried again, as the head, with a fresh count.
+pub async fn a_blocking_dead_is_redriven_as_the_head(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
     let (head, next) = (keyed("a"), keyed("a"));
     owner.park(&*store, vec![(head.clone(), dead(true)), (next.clone(), Parked::Held)]).await;
     assert_eq!(redrive(&*store, &ParkedFilter::default()).await, 1, "only dead rows are redriven, and counted");
