@@ -29,7 +29,8 @@ pub(super) async fn run(admin: Arc<dyn StoreAdmin>, keep: Duration, every: Durat
     }
 }
 
-/// Everything that is dead and was parked longer ago than `keep`, by the store's clock; how many. Ends with the rows.
+/// Everything that has been dead for longer than `keep`, by the store's clock; how many. What is found by when it was parked is
+/// found by when it died: a store sets that instant anew when it does. Ends with the rows.
 async fn discard(admin: &dyn StoreAdmin, keep: Duration) -> postrider::Result<u64> {
     let parked_before = Some(admin.overview().await?.at.saturating_sub(keep));
     let filter = ParkedFilter { state: Some(ParkedState::Dead), parked_before, ..ParkedFilter::default() };

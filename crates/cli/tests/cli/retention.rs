@@ -55,3 +55,30 @@ fn the_dead_go_by_themselves_only_if_the_file_says_so() {
     let acts = workplace.json(&["audit", "list"]);
     assert_eq!((&acts[0]["action"], &acts[0]["actor"]), (&"discard".into(), &"postrider".into()), "{acts}");
 }
+
+/// Two hours ago, for an instant that is stored.
+const TWO_HOURS_EARLIER: &str = "UPDATE postrider_parked SET parked_at = parked_at - 7200000000";
+
+#[test]
+fn what_has_just_died_is_kept_however_long_it_had_waited_before() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let _daemon = workplace.daemon("postrider", &CONFIG.replace("RETENTION", "keep_dead = \"1h\""));
+    let parked = |state: &str| workplace.status()["routes"][0]["parked"][state].as_u64();
+    let connection = Connection::open(workplace.path("app.db")).unwrap();
+    connection.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+    // The one is dead from the beginning, the other waits for a day that is far away.
+    let insert = "INSERT INTO postrider_log (id, topic, name, expires_at, deliver_at, payload) \
+                  VALUES (randomblob(16), 'orders.late', 'n', 1, NULL, ''), \
+                         (randomblob(16), 'orders.planned', 'n', NULL, 4000000000000000, '')";
+    connection.execute(insert, []).unwrap();
+    wait_until("both are parked", || (parked("dead"), parked("scheduled")) == (Some(1), Some(1)));
+    // It has waited for long when its day comes, and comes too late.
+    let due = ", deliver_at = 1, expires_at = 1, due_at = 1, wake_at = 1 WHERE state = 'scheduled'";
+    assert_eq!(connection.execute(&format!("{TWO_HOURS_EARLIER}{due}"), []).unwrap(), 1);
+    wait_until("it is dead", || parked("dead") == Some(2));
+    connection.execute(&format!("{TWO_HOURS_EARLIER} WHERE topic = 'orders.late'"), []).unwrap();
+    wait_until("what has been dead for long is gone", || parked("dead") == Some(1));
+    let left = workplace.json(&["dead", "list"]);
+    assert_eq!(left[0]["topic"], "orders.planned", "{left}");
+}

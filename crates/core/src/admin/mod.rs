@@ -3,6 +3,7 @@
 //! Every change leaves an [`AuditEntry`] in the same transaction.
 
 mod audit;
+mod pending;
 
 use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -22,7 +23,10 @@ use crate::{
     time::Timestamp,
 };
 
-pub use self::audit::{Actor, AuditEntry, MESSAGES_PER_ENTRY};
+pub use self::{
+    audit::{Actor, AuditEntry, MESSAGES_PER_ENTRY},
+    pending::{PENDING_COUNT_MAX, PENDING_LOOK_MAX, Pending},
+};
 
 /// Everything on one screen.
 #[derive(Clone, Debug, Serialize)]
@@ -64,11 +68,13 @@ pub struct RouteStatus {
     pub order: Order,
     /// Paused by whom, if it is.
     pub paused: Option<Actor>,
-    /// Records that match and that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].
+    /// Records that match and that no cursor has passed: at least so many. They are counted up to [`PENDING_COUNT_MAX`], among
+    /// the first [`PENDING_LOOK_MAX`] records behind the cursor.
     pub pending: u64,
     /// Age of the oldest message that waits to be delivered, by the store's clock, read from the store itself: of those
     /// records, and of the rows that are `retrying` or `held`. What is scheduled for later does not count, nor what is
-    /// dead: that has a count of its own. `None`: nothing waits.
+    /// dead: that has a count of its own. `None`: nothing waits. Where none of those records that are looked at waits, and the
+    /// log has more, it is the age of the first that is not looked at: something may wait there, and nothing that is older.
     pub oldest_pending_age: Option<Duration>,
     /// Rows `scheduled`, `retrying`, `held`, `dead`.
     pub parked: ParkedCounts,
@@ -91,7 +97,9 @@ impl Overview {
         }
         let status = self.routes.iter().find(|status| *status.route == *route)?;
         let (pending, parked) = (status.pending, status.parked.all());
-        (pending + parked > 0).then_some(Hindrance::Undelivered { pending, parked })
+        // An age without a count: not everything was looked at, and what is not known to be delivered is not.
+        (pending + parked > 0 || status.oldest_pending_age.is_some())
+            .then_some(Hindrance::Undelivered { pending, parked })
     }
 }
 
@@ -105,7 +113,7 @@ pub enum Hindrance {
     },
     /// Messages would never be delivered.
     Undelivered {
-        /// Records that no cursor has passed; counted up to [`PENDING_COUNT_MAX`].
+        /// Records that no cursor has passed: at least so many, as in [`RouteStatus::pending`].
         pending: u64,
         /// Rows parked in any state.
         parked: u64,
@@ -139,9 +147,6 @@ pub enum Undelivered {
     /// This route never delivers them. Other routes are not touched by it.
     GiveUp,
 }
-
-/// Pending records are counted no further than this.
-pub const PENDING_COUNT_MAX: u64 = 100_000;
 
 /// Open transactions are named no further than this.
 pub const UNCOMMITTED_SHOWN_MAX: u32 = 5;
@@ -237,7 +242,7 @@ pub struct ParkedFilter {
     pub id: Option<MessageId>,
     /// With these ordinals, both included: a slice of a longer piece of work.
     pub ordinals: Option<RangeInclusive<Ordinal>>,
-    /// Parked before this instant of the store's clock.
+    /// Parked before this instant of the store's clock, or given up before it: see [`ParkedRow::parked_at`].
     pub parked_before: Option<Timestamp>,
 }
 
@@ -289,9 +294,11 @@ pub struct ParkedRow {
     pub cause: Option<(String, String)>,
     /// How long until it is due, for `scheduled` and `retrying`.
     pub due_in: Option<Duration>,
-    /// How long it has been parked.
+    /// How long it has been parked: the time since [`parked_at`](Self::parked_at).
     pub age: Duration,
-    /// When it was parked, by the store's clock: the same whenever somebody looks.
+    /// When it was parked, by the store's clock: the same whenever somebody looks. A row that is given up only later, after
+    /// it was scheduled, held or retrying, has the moment at which it became dead: from then on it waits for an operator, and
+    /// whatever discards the dead after a time counts from there.
     pub parked_at: Timestamp,
     /// A copy of what travels.
     pub envelope: Envelope,
@@ -327,9 +334,9 @@ pub struct CauseGroup {
     pub detail: String,
     /// How many.
     pub rows: u64,
-    /// When the first of them was parked.
+    /// When the first of them was given up.
     pub first_at: Timestamp,
-    /// When the newest of them was parked.
+    /// When the newest of them was given up.
     pub last_at: Timestamp,
 }
 

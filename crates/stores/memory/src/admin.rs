@@ -1,12 +1,12 @@
 //! The operator's side: looking at the store, and changing it with a trace in the audit record.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use postrider_core::{
     BoxFuture, Error, Result,
     admin::{
-        Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts,
-        ParkedFilter, ParkedRow, ReplaySpec, RouteStatus, StoreAdmin, Vitals,
+        Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, ParkedCounts, ParkedFilter,
+        ParkedRow, Pending, ReplaySpec, RouteStatus, StoreAdmin, Vitals,
     },
     browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Severity, Thresholds},
@@ -228,7 +228,7 @@ impl State {
 
     fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
         let mut parked = ParkedCounts::default();
-        let (pending, mut oldest_pending_age) = self.pending(route, now);
+        let Pending { count: pending, oldest: mut oldest_pending_age, .. } = self.pending(route, now);
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
             parked.blocking += u64::from(row.state == ParkedState::Dead && row.blocks);
@@ -258,24 +258,24 @@ impl State {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    fn pending(&self, route: &Route, now: Timestamp) -> (u64, Option<Duration>) {
+    fn pending(&self, route: &Route, now: Timestamp) -> Pending {
         let least = route.lanes.iter().filter(|lane| !lane.over).map(|lane| lane.cursor).min().unwrap_or(u64::MAX);
         let selection = Selection { reader: &route.reader, lane: None, end: route.end };
-        let (mut pending, mut oldest) = (0, None);
-        for (position, record, facts) in self.records.iterate(&selection, least) {
-            let lane = &route.lanes[facts.lane(route.reader.order, route.lane_count()) as usize];
-            if lane.over || position <= lane.cursor {
-                continue;
-            }
-            pending += 1;
-            if record.envelope.deliver_at.is_none_or(|at| at <= now) {
-                oldest = oldest.max(Some(now.since(record.enqueued_at)));
-            }
-            if pending == PENDING_COUNT_MAX {
+        let mut pending = Pending::default();
+        // Ends with the log, or when enough was looked at.
+        for (position, record, chosen) in self.records.look(&selection, least) {
+            let age = now.since(record.enqueued_at);
+            if !pending.looks_on(age) {
                 break;
             }
+            let Some(facts) = chosen else { continue };
+            let lane = &route.lanes[facts.lane(route.reader.order, route.lane_count()) as usize];
+            if !lane.over && position > lane.cursor {
+                let waits = record.envelope.deliver_at.is_none_or(|at| at <= now);
+                pending.add(waits.then_some(age));
+            }
         }
-        (pending, oldest)
+        pending
     }
 
     fn dead_groups(&self) -> Vec<CauseGroup> {

@@ -34,6 +34,7 @@ pub(crate) struct Row {
     pub(crate) cause: Option<Cause>,
     /// From when on it may run; for a held row since when it is held, for a dead row nothing.
     pub(crate) due_at: Option<Timestamp>,
+    /// When it was parked; for a row that was given up since, when that was.
     pub(crate) parked_at: Timestamp,
 }
 
@@ -70,7 +71,7 @@ impl Row {
             }
             Parked::Held => self.due_at = Some(now),
             Parked::Dead { attempts, cause, blocks } => {
-                (self.due_at, self.blocks) = (None, *blocks);
+                (self.due_at, self.blocks, self.parked_at) = (None, *blocks, now);
                 (self.attempts, self.cause) = (*attempts, Some(cause.clone()));
             }
         }

@@ -190,10 +190,19 @@ impl Records {
         selection: &'a Selection<'a>,
         after: u64,
     ) -> impl Iterator<Item = (u64, &'a Record, &'a Facts)> {
+        self.look(selection, after).filter_map(|(at, record, facts)| facts.map(|facts| (at, record, facts)))
+    }
+
+    /// Every record behind a position, with its position, and its facts if it is chosen.
+    pub(crate) fn look<'a>(
+        &'a self,
+        selection: &'a Selection<'a>,
+        after: u64,
+    ) -> impl Iterator<Item = (u64, &'a Record, Option<&'a Facts>)> {
         let mut chosen = self.chosen(selection);
         let end = self.end_of(selection);
         let until_end = self.behind(after).take_while(move |(at, _, _)| *at <= end);
-        until_end.filter(move |(_, record, facts)| chosen.takes(record, facts))
+        until_end.map(move |(at, record, facts)| (at, record, chosen.takes(record, facts).then_some(facts)))
     }
 
     /// Removes at most `count` records from the front, none of them behind `floor` or enqueued after `before`.

@@ -233,6 +233,10 @@ impl<'a> Rows<'a> {
         let mut set = fields.document();
         set.insert("ordinal", place);
         set.insert("set_at", self.now.as_micros());
+        // A row that is given up is parked since then, however long it was kept for something else before.
+        if fields.state == ParkedState::Dead {
+            set.insert("parked_at", self.now.as_micros());
+        }
         let named = doc! { "route": self.route, "ordinal": signed(ordinal) };
         updates.push(Update::one(named, doc! { "$set": set }));
         if fields.in_line || row.in_line {

@@ -1,4 +1,4 @@
-//! The store for MariaDB 10.6 and MySQL 8.0 or later, on InnoDB: a log in commit-safe order by an order list.
+//! The store for MariaDB 10.6 and MySQL 8.0.13 or later, on InnoDB: a log in commit-safe order by an order list.
 //!
 //! An application enqueues in its own transaction (mysql_async; sqlx with a feature) and needs only [`Mysql`] for it, or
 //! plain SQL in any language. A relay opens [`MysqlStore`].

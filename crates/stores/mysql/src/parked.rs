@@ -36,7 +36,8 @@ SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail
 
 const CHANGE: &str = "
 UPDATE {p}parked
-   SET ordinal = ?, state = ?, in_line = ?, due_at = ?, wake_at = ?, attempts = ?, cause_code = ?, cause_detail = ?
+   SET ordinal = ?, state = ?, in_line = ?, due_at = ?, wake_at = ?, attempts = ?, cause_code = ?, cause_detail = ?,
+       parked_at = COALESCE(?, parked_at)
  WHERE ordinal = ?";
 
 /// One end of a range of the index of lines.
@@ -67,6 +68,11 @@ impl Columns<'_> {
     /// A row in no line wakes by its own time. One in line does as the head only, which is seen to at the end.
     fn wake_at(&self) -> Option<i64> {
         self.due_at().filter(|_| !self.in_line)
+    }
+
+    /// A row that is given up is parked since then, however long it was kept for something else before.
+    fn died_at(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.state == ParkedState::Dead).then_some(now)
     }
 }
 
@@ -207,6 +213,7 @@ impl<'a> Rows<'a> {
             columns.attempts.unwrap_or(row.attempts),
             cause_code,
             cause_detail,
+            columns.died_at(self.now).map(Timestamp::as_micros),
             signed(ordinal),
         ];
         self.db.execute(CHANGE, values).await?;

@@ -49,34 +49,44 @@ impl Settings {
 
     /// Refuses what would lose messages, or could not work.
     pub(crate) fn check(&self) -> Result<()> {
-        let unsupported =
-            |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what).with("version", &self.version));
-        let (major, minor) = numbers(&self.version);
-        let is_mariadb = self.version.to_ascii_lowercase().contains("mariadb");
-        if is_mariadb && (major, minor) < (10, 6) {
-            return unsupported("this MariaDB is too old for an outbox that keeps its order; use 10.6 or later");
-        }
-        if !is_mariadb && major < 8 {
-            return unsupported("this MySQL is too old for an outbox that keeps its order; use 8.0 or later");
-        }
+        self.check_version()?;
         if self.flush_at_commit == 0 {
-            return unsupported(
+            return self.unsupported(
                 "with innodb_flush_log_at_trx_commit = 0 a crash of the server takes back commits whose messages are \
                  published already; set it to 1",
             );
         }
         if self.binary_log && self.binary_log_format.eq_ignore_ascii_case("statement") {
-            return unsupported(
+            return self.unsupported(
                 "with binlog_format = STATEMENT a replica would number messages differently; set it to ROW or MIXED",
             );
         }
         Ok(())
     }
+
+    /// Refuses a server on which the tables cannot be made: it would answer that there is a mistake in our SQL.
+    pub(crate) fn check_version(&self) -> Result<()> {
+        let version = numbers(&self.version);
+        let is_mariadb = self.version.to_ascii_lowercase().contains("mariadb");
+        if is_mariadb && version < (10, 6, 0) {
+            return self.unsupported("this MariaDB is too old for an outbox that keeps its order; use 10.6 or later");
+        }
+        // The tables have defaults that are expressions.
+        if !is_mariadb && version < (8, 0, 13) {
+            return self.unsupported("this MySQL is too old for the tables of an outbox; use 8.0.13 or later");
+        }
+        Ok(())
+    }
+
+    fn unsupported(&self, what: &'static str) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, what).with("version", &self.version))
+    }
 }
 
-fn numbers(version: &str) -> (u32, u32) {
+fn numbers(version: &str) -> (u32, u32, u32) {
     let mut numbers = version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next(), next())
 }
 
 /// Refuses tables that cannot roll back, and a log whose new rows nobody notes.
@@ -129,12 +139,14 @@ mod tests {
     #[test]
     fn only_servers_that_keep_the_promises_are_taken() {
         let version = |version: &str| Settings { version: version.to_owned(), ..settings() };
-        for good in ["10.6.0-MariaDB", "11.4.2-MariaDB-log", "8.0.36", "8.4.0", "9.1.0-commercial"] {
+        for good in ["10.6.0-MariaDB", "11.4.2-MariaDB-log", "8.0.13", "8.0.36-log", "8.4.0", "9.1.0-commercial"] {
             version(good).check().unwrap();
         }
-        for bad in ["10.5.23-MariaDB", "5.7.44-log", "gibberish"] {
+        for bad in ["10.5.23-MariaDB", "5.7.44-log", "8.0.12", "8.0.4-rc-log", "gibberish"] {
             assert_eq!(version(bad).check().unwrap_err().kind(), ErrorKind::Unsupported, "{bad}");
         }
+        let old = version("8.0.12").check().unwrap_err().to_string();
+        assert!(old.contains("8.0.13 or later"), "{old}");
         let lazy = Settings { flush_at_commit: 0, ..settings() }.check().unwrap_err().to_string();
         assert!(lazy.contains("innodb_flush_log_at_trx_commit"), "{lazy}");
         let statement = Settings { binary_log_format: "STATEMENT".to_owned(), ..settings() };

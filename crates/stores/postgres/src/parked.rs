@@ -55,7 +55,7 @@ SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail,
 const CHANGE: &str = "
 UPDATE {parked}
    SET ordinal = $2, state = $3, in_line = $4, due_at = $5, wake_at = $6, attempts = $7, cause_code = $8,
-       cause_detail = $9
+       cause_detail = $9, parked_at = coalesce($10, parked_at)
  WHERE ordinal = $1";
 
 /// For each of these lines: the head has a time to wake, if it waits for time, and nobody else has any. One short range of the
@@ -110,6 +110,11 @@ impl Columns<'_> {
     /// A row in no line wakes by its own time. One in line does as the head only, which is seen to at the end.
     fn wake_at(&self, now: Timestamp) -> Option<Instant> {
         self.due_at.filter(|_| !self.in_line).map(|at| Instant(at.max(now)))
+    }
+
+    /// A row that is given up is parked since then, however long it was kept for something else before.
+    fn died_at(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.state == ParkedState::Dead).then_some(now)
     }
 }
 
@@ -247,6 +252,7 @@ impl<'a> Rows<'a> {
                     &attempts,
                     &cause_code,
                     &cause_detail,
+                    &columns.died_at(self.now).map(Instant),
                 ],
             )
             .await?;

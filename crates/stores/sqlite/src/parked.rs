@@ -35,7 +35,7 @@ SELECT state, in_line, key_hash, deliver_at, attempts, cause_code, cause_detail
 const CHANGE: &str = "
 UPDATE {p}parked
    SET ordinal = ?2, state = ?3, in_line = ?4, due_at = ?5, wake_at = ?6, attempts = ?7, cause_code = ?8,
-       cause_detail = ?9
+       cause_detail = ?9, parked_at = coalesce(?10, parked_at)
  WHERE ordinal = ?1";
 
 /// The first entry of one range of the index of lines.
@@ -69,6 +69,11 @@ impl Columns<'_> {
     /// A row in no line wakes by its own time. One in line does as the head only, which is seen to at the end.
     fn wake_at(&self) -> Option<i64> {
         self.due_at.filter(|_| !self.in_line)
+    }
+
+    /// A row that is given up is parked since then, however long it was kept for something else before.
+    fn died_at(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.state == ParkedState::Dead).then_some(now)
     }
 }
 
@@ -178,6 +183,7 @@ impl<'a> Rows<'a> {
             columns.attempts.unwrap_or(row.attempts),
             columns.cause.map_or(row.cause_code.as_deref(), |cause| Some(cause.0)),
             columns.cause.map_or(row.cause_detail.as_deref(), |cause| Some(cause.1)),
+            columns.died_at(self.now).map(Timestamp::as_micros),
         ])?;
         if columns.in_line || row.in_line {
             self.touched.extend(key);

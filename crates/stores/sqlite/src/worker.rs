@@ -1,8 +1,9 @@
 //! Threads with a connection of their own: rusqlite blocks, and nothing here may block the async runtime.
 //!
-//! Work crosses to a thread through a channel and its result comes back through another. Once sent, a piece of work runs
+//! Work crosses to a thread through a channel and its result comes back through another. Once begun, a piece of work runs
 //! to its end, whether or not somebody still waits for the answer: a dropped future leaves it done or not done, never half
-//! done. The writer's thread also watches the file for other processes' commits while it is idle (see [`crate::wake`]).
+//! done. A look that nobody waits for any more is not begun: whoever watches a store that is slow to answer gives up and asks
+//! again, and what was given up would keep the thread busy for good. The writer's thread also watches the file for other processes' commits while it is idle (see [`crate::wake`]).
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -155,6 +156,26 @@ impl Worker {
             // Nobody may be waiting any more; the work is done all the same.
             let _ = answer.send(work(db));
         });
+        self.send(operation, job, answered).await
+    }
+
+    /// As [`run`](Self::run), of work that changes nothing. It is not begun if the future was dropped before its turn came: so
+    /// of any number that were given up, one at most is still at work.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Db) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |db| {
+            if !answer.is_closed() {
+                let _ = answer.send(work(db));
+            }
+        });
+        self.send(operation, job, answered).await
+    }
+
+    async fn send<T>(&self, operation: &'static str, job: Job, answered: oneshot::Receiver<Work<T>>) -> Result<T> {
         let gone = || Error::new(ErrorKind::Other, "the store's thread has failed").with("operation", operation);
         self.jobs.send(job).map_err(|_| gone().with("file", &self.file))?;
         let outcome = answered.await.map_err(|_| gone().with("file", &self.file))?;
@@ -213,4 +234,65 @@ fn perform(db: &Db, job: Job) {
 /// Changes whenever another connection has committed. `None` if the file cannot be asked just now.
 fn data_version(db: &Db) -> Option<i64> {
     db.connection.prepare_cached("PRAGMA data_version").ok()?.query_row([], |row| row.get(0)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        sync::atomic::{AtomicU32, Ordering},
+        task::Poll,
+    };
+
+    use super::*;
+
+    fn worker() -> Worker {
+        let db = Db::new(Connection::open_in_memory().unwrap(), Sqlite::default());
+        Worker::start("test", &Arc::from("memory"), db, None).unwrap()
+    }
+
+    /// Sends the work, and waits for its answer no longer.
+    async fn asked_and_given_up(asked: impl Future<Output = Result<()>>) {
+        let mut asked = Box::pin(asked);
+        let answer = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+        assert!(answer.is_pending());
+    }
+
+    /// Each scrape of a store that is slow to answer gives up its look and the next one asks again.
+    #[tokio::test]
+    async fn looks_that_were_given_up_do_not_pile_up() {
+        let worker = worker();
+        let (begun, is_begun) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        let slow = tokio::spawn({
+            let worker = worker.clone();
+            async move {
+                let work = move |_: &Db| {
+                    begun.send(()).unwrap();
+                    ends.recv().unwrap();
+                    Ok(())
+                };
+                worker.look("a slow look", work).await
+            }
+        });
+        while is_begun.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        let done = Arc::new(AtomicU32::new(0));
+        let counted = |done: &Arc<AtomicU32>| {
+            let done = Arc::clone(done);
+            move |_: &Db| {
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        };
+        for _ in 0..5 {
+            asked_and_given_up(worker.look("a look that is given up", counted(&done))).await;
+        }
+        asked_and_given_up(worker.run("a write that is given up", counted(&done))).await;
+        end.send(()).unwrap();
+        slow.await.unwrap().unwrap();
+        worker.look("a look that is waited for", counted(&done)).await.unwrap();
+        assert_eq!(done.load(Ordering::SeqCst), 2, "the write is done all the same, and of the looks the last one");
+    }
 }

@@ -1,12 +1,12 @@
 //! Cases: what an operator sees and does.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use postrider_core::{
     ErrorKind,
     admin::{
-        Actor, Hindrance, MESSAGES_PER_ENTRY, Overview, ParkedCounts, ParkedFilter, ParkedRow, ReplaySpec, RouteStatus,
-        Undelivered,
+        Actor, Hindrance, MESSAGES_PER_ENTRY, Overview, PENDING_LOOK_MAX, ParkedCounts, ParkedFilter, ParkedRow,
+        ReplaySpec, RouteStatus, Undelivered,
     },
     browse::TopicPage,
     doctor::{Severity, Thresholds},
@@ -48,6 +48,43 @@ pub async fn pending_is_read_from_the_log(store: Arc<dyn Fixture>) {
     let status = self::status(&*store, "r").await;
     assert_eq!((status.pending, status.oldest_pending_age), (0, None), "a passed record is not pending");
     assert_eq!(self::overview(&*store).await.records, 5, "delivered records are counted too");
+}
+
+/// A route that reads little of a busy log and stands still costs whoever looks no more than [`PENDING_LOOK_MAX`] records. What is
+/// said then is never too good: at least so many wait, and for no longer than that.
+pub async fn what_waits_is_looked_for_only_so_far(store: Arc<dyn Fixture>) {
+    let of = |topic: &str| Envelope::new(topic, "n", "");
+    let reads = |name: &str| RouteSpec { topics: TopicFilter::new([name]).expect("a good filter"), ..route(name) };
+    let node = node(&["near", "far"], HOUR);
+    store.log().register(&node, &[reads("near"), reads("far")]).await.expect("register");
+    let mut others = usize::try_from(PENDING_LOOK_MAX).expect("it fits") - 1;
+    while others > 0 {
+        let some = others.min(Limits::default().batch_messages_max);
+        store.commit((0..some).map(|_| of("other")).collect()).await;
+        others -= some;
+    }
+    // The last that is looked at, and a moment later the first that is not.
+    store.commit(vec![of("near")]).await;
+    store.pass(LONGER).await;
+    store.commit(vec![of("near"), of("far")]).await;
+    // Some stores have an order to make first, a part of it with each look.
+    let mut shown = overview(&*store).await;
+    for _ in 0..9 {
+        if self::of(&shown, "far").oldest_pending_age.is_some() {
+            break;
+        }
+        shown = overview(&*store).await;
+    }
+    let (near, far) = (self::of(&shown, "near"), self::of(&shown, "far"));
+    assert_eq!(near.pending, 1, "at least one waits; what is further away is not looked at");
+    let exact = near.oldest_pending_age.expect("it was found");
+    assert!(exact >= LONGER && exact < HOUR, "{exact:?}");
+    assert_eq!(far.pending, 0, "nothing was found");
+    let at_most = far.oldest_pending_age.expect("something may wait further away, and that is told");
+    assert!(at_most <= exact.saturating_sub(SHORT), "nothing that may wait is older than {at_most:?}, of {exact:?}");
+    store.log().retire(node.id).await.expect("retire");
+    let kept = overview(&*store).await.hindrance("far");
+    assert_eq!(kept, Some(Hindrance::Undelivered { pending: 0, parked: 0 }), "what may wait is not forgotten");
 }
 
 /// What waits in the parked rows is not delivered either: its age must not vanish when the cursor passes it.
@@ -253,6 +290,47 @@ pub async fn a_listed_row_says_how_it_stands(store: Arc<dyn Fixture>) {
     let later = parked(&*store, &ParkedFilter::default()).await;
     let instants = |rows: &[ParkedRow]| rows.iter().map(|row| row.parked_at).collect::<Vec<_>>();
     assert_eq!(instants(&later), instants(&rows), "which is the same at every look");
+}
+
+/// A dead row is as old as its death, whatever it waited for before: else an operator who discards what has been dead for long
+/// would discard what has just died.
+pub async fn a_dead_row_is_as_old_as_its_death(store: Arc<dyn Fixture>) {
+    let mut owner = Owner::of(&*store, &route("r")).await;
+    let (scheduled, head, held, redriven) = (keyed("a"), keyed("b"), keyed("b"), keyed("c"));
+    let rows = vec![
+        (scheduled.clone(), Parked::Scheduled { after: NOW }),
+        (head.clone(), dead(true)),
+        (held.clone(), Parked::Held),
+        (redriven.clone(), dead(true)),
+    ];
+    owner.park(&*store, rows).await;
+    store.pass(LONGER).await;
+    let later = store.now().await;
+    // Some databases keep milliseconds only.
+    store.pass(Duration::from_millis(2)).await;
+    let old = async || {
+        let rows = parked(&*store, &ParkedFilter { parked_before: Some(later), ..ParkedFilter::default() }).await;
+        rows.iter().map(|row| row.envelope.id).collect::<BTreeSet<_>>()
+    };
+    let ordinal = async |id| {
+        let rows = parked(&*store, &ParkedFilter { id: Some(id), ..ParkedFilter::default() }).await;
+        rows[0].ordinal
+    };
+    let all = BTreeSet::from([scheduled.id, head.id, held.id, redriven.id]);
+    assert_eq!(old().await, all, "all were parked before");
+    assert_eq!(redrive(&*store, &ParkedFilter { id: Some(redriven.id), ..ParkedFilter::default() }).await, 1);
+    let waits_again = vec![(ordinal(redriven.id).await, retrying(HOUR)), (ordinal(scheduled.id).await, Parked::Held)];
+    owner.change(waits_again).await;
+    assert_eq!(old().await, all, "neither a redrive nor a wait makes a row younger");
+    let mut died = Vec::new();
+    for id in [scheduled.id, held.id, redriven.id] {
+        died.push((ordinal(id).await, dead(true)));
+    }
+    owner.change(died).await;
+    assert_eq!(old().await, BTreeSet::from([head.id]), "what has died since is not old; what was dead before is");
+    let rows = parked(&*store, &ParkedFilter::default()).await;
+    let young = rows.iter().filter(|row| row.parked_at >= later && row.age < LONGER + HOUR).count();
+    assert_eq!((rows.len(), young), (4, 3), "and so says each row: {rows:?}");
 }
 
 /// Dead rows are grouped by route and cause, largest first.

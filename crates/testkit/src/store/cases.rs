@@ -102,6 +102,7 @@ macro_rules! store_conformance {
             }
             admin {
                 pending_is_read_from_the_log
+                what_waits_is_looked_for_only_so_far
                 waiting_rows_have_a_pending_age
                 scheduled_records_have_no_pending_age
                 pending_counts_every_lane
@@ -111,6 +112,7 @@ macro_rules! store_conformance {
                 parked_rows_are_filtered
                 parked_rows_are_paged
                 a_listed_row_says_how_it_stands
+                a_dead_row_is_as_old_as_its_death
                 dead_rows_are_grouped_by_cause
                 a_message_can_be_traced
                 a_blocking_dead_is_redriven_as_the_head

@@ -1,13 +1,13 @@
 //! Everything on one screen, in one consistent look.
 //!
 //! What is pending is counted from the collection itself, so a relay that stands still cannot hide it. The scan reads no
-//! payloads and ends at [`PENDING_COUNT_MAX`].
+//! payloads and is bounded, see [`Pending`].
 
 use std::{collections::BTreeMap, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
     key::OrderingKey,
     parked::ParkedState,
     standstill::Standstill,
@@ -61,13 +61,6 @@ async fn records(db: &mut Db, aside: &mut Db) -> Work<u64> {
 struct Look {
     counts: BTreeMap<(String, String), u64>,
     now: Timestamp,
-}
-
-/// What waits in the log.
-#[derive(Default)]
-struct Pending {
-    count: u64,
-    oldest: Option<Duration>,
 }
 
 impl Look {
@@ -126,21 +119,22 @@ impl Look {
         }
         let upper = route.replay_end.unwrap_or(u64::MAX);
         let mut place = lanes.iter().map(|lane| lane.bound).min().unwrap_or(u64::MAX);
-        // Ends with the log, or when enough is counted.
+        // Ends with the log, or when enough was looked at.
         loop {
             let find = Find::new(doc! { "at": { "$gt": timestamp(place), "$lte": timestamp(upper) } });
             let documents = db.find("log", find.sort(doc! { "at": 1 }).limit(BATCH_MAX).fields(light())).await?;
             for document in &documents {
                 place = at(document);
+                if !pending.looks_on(self.now.since(enqueued_at(document))) {
+                    return Ok(pending);
+                }
                 self.count(&mut pending, &mut whole, document, |id, key| {
                     let open =
                         |lane: &Lane| place > lane.bound && route.reader.place(key, id, lane.row.number, route.lanes).1;
                     lanes.iter().any(open)
                 });
             }
-            let is_last = i64::try_from(documents.len()).is_ok_and(|count| count < BATCH_MAX);
-            if is_last || pending.count >= PENDING_COUNT_MAX {
-                pending.count = pending.count.min(PENDING_COUNT_MAX);
+            if i64::try_from(documents.len()).is_ok_and(|count| count < BATCH_MAX) {
                 return Ok(pending);
             }
         }
@@ -158,10 +152,8 @@ impl Look {
         if !is_open(&chosen.id, key.as_ref().map(AsRef::as_ref)) {
             return;
         }
-        pending.count += 1;
-        if instant(document, "deliver_at").is_none_or(|at| at <= self.now) {
-            pending.oldest = pending.oldest.max(Some(self.now.since(chosen.enqueued_at)));
-        }
+        let waits = instant(document, "deliver_at").is_none_or(|at| at <= self.now);
+        pending.add(waits.then(|| self.now.since(chosen.enqueued_at)));
     }
 }
 

@@ -1,12 +1,12 @@
 //! Everything on one screen, in one consistent look.
 //!
 //! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads
-//! and ends at [`PENDING_COUNT_MAX`].
+//! and is bounded, see [`Pending`].
 
 use std::{collections::BTreeMap, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
@@ -75,7 +75,7 @@ struct Look {
 
 impl Look {
     async fn route_status(&self, db: &mut Db, route: Route, lanes: &[LaneRow]) -> Work<RouteStatus> {
-        let (pending, oldest_record) = self.pending(db, &route, lanes).await?;
+        let pending = self.pending(db, &route, lanes).await?;
         let oldest_row: Option<i64> = get(&db.query_one(OLDEST_WAITING, values![&*route.name]).await?, 0)?;
         let oldest_row = oldest_row.map(|at| self.now.since(Timestamp::from_micros(at)));
         let mut parked = ParkedCounts::default();
@@ -97,8 +97,8 @@ impl Look {
             left: route.left,
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
-            pending,
-            oldest_pending_age: oldest_record.max(oldest_row),
+            pending: pending.count,
+            oldest_pending_age: pending.oldest.max(oldest_row),
             parked,
             replay_of: route.reader.replay.map(|replay| replay.of),
             route: route.name,
@@ -106,34 +106,32 @@ impl Look {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[LaneRow]) -> Work<(u64, Option<Duration>)> {
+    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[LaneRow]) -> Work<Pending> {
         let columns = format!("{CHOSEN_BY}, deliver_at");
         let mut at = lanes.iter().map(|lane| lane.passed).min().unwrap_or(i64::MAX);
         let mut whole = Selection::new(&route.reader, 0, 1);
-        let (mut pending, mut oldest) = (0, None::<Duration>);
-        // Ends with the log, or when enough is counted.
+        let mut pending = Pending::default();
+        // Ends with the log, or when enough was looked at.
         loop {
             let entries = list::behind(db, at, route.replay_end.unwrap_or(i64::MAX), i64::MAX, Plant::None).await?;
-            let Some(last) = entries.last() else { return Ok((pending, oldest)) };
+            let Some(last) = entries.last() else { return Ok(pending) };
             at = last.place;
             for entries in entries.chunks(BATCH_MAX) {
                 let rows = fetch(db, &columns, entries).await?;
                 for entry in entries {
                     let Some(row) = rows.get(&entry.seq) else { continue };
+                    let age = self.now.since(Timestamp::from_micros(get(row, 4)?));
+                    if !pending.looks_on(age) {
+                        return Ok(pending);
+                    }
                     let Some(chosen) = whole.choose(row)? else { continue };
                     let open = |lane: &LaneRow| {
                         entry.place > lane.passed
                             && route.reader.place(chosen.key, &chosen.id, lane.number, route.lanes).1
                     };
-                    if !lanes.iter().any(open) {
-                        continue;
-                    }
-                    pending += 1;
-                    if get::<Option<i64>>(row, 6)?.is_none_or(|at| at <= self.now.as_micros()) {
-                        oldest = oldest.max(Some(self.now.since(chosen.enqueued_at)));
-                    }
-                    if pending == PENDING_COUNT_MAX {
-                        return Ok((pending, oldest));
+                    if lanes.iter().any(open) {
+                        let waits = get::<Option<i64>>(row, 6)?.is_none_or(|at| at <= self.now.as_micros());
+                        pending.add(waits.then_some(age));
                     }
                 }
             }

@@ -19,7 +19,7 @@ use crate::{
     dialect::Mysql,
     error::{Fault, Work},
     locked,
-    server::has_trigger,
+    server::{Settings, has_trigger},
     unnoted,
 };
 
@@ -115,10 +115,11 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 /// found by a pass over the log, and noted.
 ///
 /// # Errors
-/// As [`status`].
+/// As [`status`]; [`ErrorKind::Unsupported`] if the server is too old.
 pub async fn up(url: &str, dialect: &Mysql, actor: &Actor) -> Result<Vec<Standing>> {
     let mut db = Db::alone(lend(url).await?, dialect);
     let work = async {
+        Settings::of(&mut db).await?.check_version()?;
         let applied = apply(&mut db, Some(actor)).await?;
         if !has_trigger(&mut db).await? {
             let of_trigger = |statement: &String| statement.starts_with("CREATE TRIGGER");

@@ -1,6 +1,9 @@
 //! A store with tables of its own on a real server, and an application beside it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod servers;
+pub(crate) mod workload;
+
 use std::{
     sync::{
         Arc, Mutex,

@@ -1,6 +1,6 @@
 //! Torture: writers that hold, roll back, set savepoints, write ten thousand at once, and prepare what is resolved late; relays
-//! that take lanes from each other, sleep through their leases and are killed in mid-statement, while the log is emptied
-//! behind them. A checker compares the producers' own log with what arrived.
+//! that take lanes from each other, sleep through their leases, are killed in mid-statement or with all that they are, while the
+//! log is emptied behind them. A checker compares the producers' own log with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to sequencers with a planted mistake, each of which it
 //! must catch. Seconds by default; `POSTRIDER_TORTURE_SECONDS` makes it longer, `POSTRIDER_TORTURE_SEED` another one.
@@ -22,6 +22,9 @@ use crate::world::{Load, World};
 
 /// One torture at a time: a second one would only slow down the first.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Longer than a relay waits for a lane, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A planted mistake is given so many runs to show itself.
 const RUNS_MAX: u64 = 40;
@@ -46,6 +49,7 @@ async fn nothing_is_lost_made_up_or_turned_around() {
         "seed {seed}: {counts:?}"
     );
     assert!(counts.fenced > 0 && counts.killed > 0 && counts.purged > 0, "seed {seed}: {counts:?}");
+    assert!(counts.died > 0, "seed {seed}: {counts:?}");
 }
 
 /// MariaDB shows a later commit and hides an earlier one now and then, when its machine is busy. Here it does so all the time.
@@ -94,9 +98,18 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     let relays: Vec<_> =
         (0..=world.load.lanes).map(|i| tokio::spawn(relay::run(world.clone(), seed * 100 + u64::from(i)))).collect();
     let purging = tokio::spawn(relay::purge(world.clone()));
-    let killing = (world.plant == Plant::None).then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
+    let is_sound = world.plant == Plant::None;
+    let killing = is_sound.then(|| tokio::spawn(relay::kill_on_purpose(world.clone())));
+    let dying = is_sound.then(|| tokio::spawn(relay::run_and_die(world.clone(), seed)));
     for writer in writers {
         writer.await.unwrap();
+    }
+    if let Some(dying) = &dying {
+        // One at least has to die in every run, however long it waits for a lane.
+        let began = Instant::now();
+        while world.counts().died == 0 && !dying.is_finished() && began.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
     world.all_is_written();
     for relay in relays {
@@ -105,6 +118,9 @@ async fn torture(world: &World, seed: u64) -> Verdict {
     world.all_is_read();
     if let Some(killing) = killing {
         killing.await.unwrap();
+    }
+    if let Some(dying) = dying {
+        dying.await.unwrap();
     }
     purging.await.unwrap();
     world.verdict()

@@ -1,8 +1,11 @@
 //! The relays: they take a lane, read and settle for a while, and drop everything; they sleep through their leases and go
-//! on as if nothing had been; and their connections are killed under them.
+//! on as if nothing had been; their connections are killed under them; and some are killed themselves.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -32,8 +35,44 @@ const FAILURES_MAX: u32 = 1_000;
 
 /// Takes one lane after the other, again and again. Ends when all is written and every lane read to its end.
 pub(crate) async fn run(world: World, seed: u64) {
-    let mut random = Random::new(seed);
     let store = world.store().await;
+    take_turns(&world, &store, &mut Random::new(seed), None).await;
+}
+
+/// Relays that are killed, one after the other, while they have a lane: all that one does ends wherever it is, also in the
+/// middle of a transaction, and its connections close without a word. Ends when everything is read.
+pub(crate) async fn run_and_die(world: World, seed: u64) {
+    let mut random = Random::new(seed);
+    while !world.is_read() {
+        // A process, so to speak: nothing of it is left when its runtime is gone.
+        let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (owns, seed) = (Arc::new(AtomicBool::new(false)), random.draw());
+        let dying = process.spawn({
+            let (world, owns) = (world.clone(), Arc::clone(&owns));
+            async move {
+                let store = world.store().await;
+                take_turns(&world, &store, &mut Random::new(seed), Some(&owns)).await;
+            }
+        });
+        while !owns.load(Ordering::SeqCst) && !dying.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if dying.is_finished() {
+            // Everything is read, or it has failed.
+            dying.await.unwrap();
+            process.shutdown_background();
+            continue;
+        }
+        tokio::time::sleep(Duration::from_millis(random.below(60))).await;
+        process.shutdown_background();
+        world.died.fetch_add(u64::from(owns.load(Ordering::SeqCst)), Ordering::SeqCst);
+        // The others have their turns in between.
+        tokio::time::sleep(2 * LEASE).await;
+    }
+}
+
+/// `owns` says of one that is to die whether it has a lane.
+async fn take_turns(world: &World, store: &MysqlStore, random: &mut Random, owns: Option<&AtomicBool>) {
     let spec = RouteSpec { lanes: world.load.lanes, ..spec("r") };
     let mut unread: Vec<u32> = (0..world.load.lanes).collect();
     let mut failed = 0;
@@ -50,97 +89,112 @@ pub(crate) async fn run(world: World, seed: u64) {
         let limit = PageLimit { records: PAGES[usize::try_from(random.below(3)).unwrap()], bytes: 1 << 20 };
         let wanted = usize::try_from(random.below(unread.len() as u64)).unwrap();
         let lane = LaneId { route: "r".into(), number: unread[wanted] };
-        if own(&world, &store, &lane, &node, limit, &mut random).await == Some(true) {
+        let mut owning = Owning { world, store, node: &node, limit, random: &mut *random, owns };
+        let is_read = owning.own(&lane).await == Some(true);
+        if let Some(owns) = owns {
+            owns.store(false, Ordering::SeqCst);
+        }
+        if is_read {
             unread.swap_remove(wanted);
         }
         let _ = store.retire(node.id).await;
     }
 }
 
-/// Whether everything is read. `None`: the lane was not to be had.
-async fn own(
-    world: &World,
-    store: &MysqlStore,
-    lane: &LaneId,
-    node: &Node,
+/// A relay that takes a lane.
+struct Owning<'a> {
+    world: &'a World,
+    store: &'a MysqlStore,
+    node: &'a Node,
     limit: PageLimit,
-    random: &mut Random,
-) -> Option<bool> {
-    let Ok(Some(lease)) = store.acquire(lane, node).await else {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        return None;
-    };
-    let takes = &world.takes[lane.number as usize];
-    let take = takes.fetch_add(1, Ordering::SeqCst) + 1;
-    let mut cursor = store.resume(&lease).await.ok()?.cursor;
-    let (mut number, mut pages, mut unsettled, mut beaten) = (0, 0, 0, Instant::now());
-    for _ in 0..20 + random.below(200) {
-        if beaten.elapsed() > LEASE / 4 {
-            store.heartbeat(node).await.ok()?;
-            beaten = Instant::now();
-        }
-        let all_written = world.is_written();
-        let page = match store.read(&lease, &cursor, limit).await {
-            Ok(page) => page,
-            // Others have passed what comes next, and it is purged.
-            Err(error) if error.is_fenced() => {
-                world.fenced.fetch_add(1, Ordering::SeqCst);
-                return Some(false);
-            }
-            Err(error) if error.is_transient() => return Some(false),
-            Err(error) => panic!("{error:?}"),
+    random: &'a mut Random,
+    owns: Option<&'a AtomicBool>,
+}
+
+impl Owning<'_> {
+    /// Whether everything is read. `None`: the lane was not to be had.
+    async fn own(&mut self, lane: &LaneId) -> Option<bool> {
+        let Self { world, store, node, limit, owns, .. } = *self;
+        let random = &mut *self.random;
+        let Ok(Some(lease)) = store.acquire(lane, node).await else {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            return None;
         };
-        world.arrive(page.records.iter().map(|record| record.envelope.id));
-        (pages, unsettled) = (pages + 1, unsettled + page.records.len() as u64);
-        world.unsettled.fetch_add(page.records.len() as u64, Ordering::SeqCst);
-        let is_first = world.sleeps_on_purpose(!page.records.is_empty());
-        if is_first {
-            // One owner at least is fenced in every run.
-            let began = Instant::now();
-            while takes.load(Ordering::SeqCst) == take && began.elapsed() < PATIENCE {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        } else if random.chance(5) {
-            // Longer than the lease, and then on as if nothing had been.
-            tokio::time::sleep(LEASE * 3 / 2).await;
+        let takes = &world.takes[lane.number as usize];
+        let take = takes.fetch_add(1, Ordering::SeqCst) + 1;
+        if let Some(owns) = owns {
+            owns.store(true, Ordering::SeqCst);
         }
-        // Now and then only a part of the page counts as published; the rest comes again.
-        let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
-        let advance = if random.chance(50) { (page.marks)(part) } else { page.end.clone() };
-        if pages >= PAGES_UNSETTLED_MAX || advance != page.end || is_first || random.chance(300) {
-            number += 1;
-            let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
-            let mut settled = store.settle(&lease, &settlement).await;
-            // Its connection may have been killed; what is done on purpose is done all the same.
-            while is_first && matches!(&settled, Err(error) if error.is_transient() && !error.is_fenced()) {
-                settled = store.settle(&lease, &settlement).await;
+        let mut cursor = store.resume(&lease).await.ok()?.cursor;
+        let (mut number, mut pages, mut unsettled, mut beaten) = (0, 0, 0, Instant::now());
+        for _ in 0..20 + random.below(200) {
+            if beaten.elapsed() > LEASE / 4 {
+                store.heartbeat(node).await.ok()?;
+                beaten = Instant::now();
             }
-            match settled {
-                Ok(()) if advance == page.end => {
-                    world.unsettled.fetch_sub(std::mem::take(&mut unsettled), Ordering::SeqCst);
-                    pages = 0;
-                }
+            let all_written = world.is_written();
+            let page = match store.read(&lease, &cursor, limit).await {
+                Ok(page) => page,
+                // Others have passed what comes next, and it is purged.
                 Err(error) if error.is_fenced() => {
                     world.fenced.fetch_add(1, Ordering::SeqCst);
                     return Some(false);
                 }
-                Ok(()) => return Some(false),
                 Err(error) if error.is_transient() => return Some(false),
                 Err(error) => panic!("{error:?}"),
+            };
+            world.arrive(page.records.iter().map(|record| record.envelope.id));
+            (pages, unsettled) = (pages + 1, unsettled + page.records.len() as u64);
+            world.unsettled.fetch_add(page.records.len() as u64, Ordering::SeqCst);
+            let is_first = owns.is_none() && world.sleeps_on_purpose(!page.records.is_empty());
+            if is_first {
+                // One owner at least is fenced in every run.
+                let began = Instant::now();
+                while takes.load(Ordering::SeqCst) == take && began.elapsed() < PATIENCE {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            } else if random.chance(5) {
+                // Longer than the lease, and then on as if nothing had been.
+                tokio::time::sleep(LEASE * 3 / 2).await;
+            }
+            // Now and then only a part of the page counts as published; the rest comes again.
+            let part = u32::try_from(random.below(page.records.len().max(1) as u64)).unwrap();
+            let advance = if random.chance(50) { (page.marks)(part) } else { page.end.clone() };
+            if pages >= PAGES_UNSETTLED_MAX || advance != page.end || is_first || random.chance(300) {
+                number += 1;
+                let settlement = Settlement { number, advance: Some(advance.clone()), ..Settlement::default() };
+                let mut settled = store.settle(&lease, &settlement).await;
+                // Its connection may have been killed; what is done on purpose is done all the same.
+                while is_first && matches!(&settled, Err(error) if error.is_transient() && !error.is_fenced()) {
+                    settled = store.settle(&lease, &settlement).await;
+                }
+                match settled {
+                    Ok(()) if advance == page.end => {
+                        world.unsettled.fetch_sub(std::mem::take(&mut unsettled), Ordering::SeqCst);
+                        pages = 0;
+                    }
+                    Err(error) if error.is_fenced() => {
+                        world.fenced.fetch_add(1, Ordering::SeqCst);
+                        return Some(false);
+                    }
+                    Ok(()) => return Some(false),
+                    Err(error) if error.is_transient() => return Some(false),
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            cursor = page.end;
+            if page.records.is_empty() {
+                if all_written && !page.more {
+                    return Some(true);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if random.chance(10) {
+                kill(world).await;
             }
         }
-        cursor = page.end;
-        if page.records.is_empty() {
-            if all_written && !page.more {
-                return Some(true);
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        if random.chance(10) {
-            kill(world).await;
-        }
+        Some(false)
     }
-    Some(false)
 }
 
 /// Longer than anything takes on a slow machine.

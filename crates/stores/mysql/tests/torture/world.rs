@@ -52,6 +52,8 @@ pub(crate) struct Counts {
     pub(crate) fenced: u64,
     /// Connections of relays that were killed under them.
     pub(crate) killed: u64,
+    /// Relays that were killed while they had a lane.
+    pub(crate) died: u64,
     pub(crate) purged: u64,
     /// Large transactions that were committed.
     pub(crate) bulks: u64,
@@ -78,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) takes: Vec<AtomicU64>,
     pub(crate) fenced: AtomicU64,
     pub(crate) killed: AtomicU64,
+    pub(crate) died: AtomicU64,
     pub(crate) purged: AtomicU64,
     pub(crate) bulks: AtomicU64,
     pub(crate) prepared: AtomicU64,
@@ -117,6 +120,7 @@ impl World {
             takes: (0..load.lanes).map(|_| AtomicU64::new(0)).collect(),
             fenced: AtomicU64::new(0),
             killed: AtomicU64::new(0),
+            died: AtomicU64::new(0),
             purged: AtomicU64::new(0),
             bulks: AtomicU64::new(0),
             prepared: AtomicU64::new(0),
@@ -179,6 +183,7 @@ impl Inner {
             takes: self.takes.iter().map(of).sum(),
             fenced: of(&self.fenced),
             killed: of(&self.killed),
+            died: of(&self.died),
             purged: of(&self.purged),
             bulks: of(&self.bulks),
             prepared: of(&self.prepared),

@@ -1,14 +1,14 @@
 //! Everything on one screen, in one consistent look.
 //!
 //! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads,
-//! begins where the slowest lane can have anything unsettled, and ends at [`PENDING_COUNT_MAX`]. A transaction that has been
+//! begins where the slowest lane can have anything unsettled, and is bounded, see [`Pending`]. A transaction that has been
 //! open for long keeps that place far behind, so settled rows are passed over by the server, and no more of them are looked
 //! at than [`STRAGGLERS_SPAN`] allows. Leaves are read one by one: a query through the parent would lock all of them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus},
     lease::NodeId,
     parked::ParkedState,
     standstill::Standstill,
@@ -99,9 +99,9 @@ impl Log {
         lanes: &[LaneRow],
         counts: &BTreeMap<(String, String), u64>,
     ) -> Work<RouteStatus> {
-        let (pending, oldest_record) = self.pending(db, &route, lanes).await?;
+        let pending = self.pending(db, &route, lanes).await?;
         let oldest_row: Option<Instant> = db.query_one(OLDEST_WAITING, &[&&*route.name]).await?.try_get(0)?;
-        let oldest_pending_age = oldest_record.max(oldest_row.map(|at| self.now.since(at.0)));
+        let oldest_pending_age = pending.oldest.max(oldest_row.map(|at| self.now.since(at.0)));
         let mut parked = ParkedCounts::default();
         for state in ParkedState::ALL {
             let count = counts.get(&(route.name.to_string(), state.name().to_owned()));
@@ -121,7 +121,7 @@ impl Log {
             left: route.left,
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
-            pending,
+            pending: pending.count,
             oldest_pending_age,
             parked,
             replay_of: route.reader.replay.map(|replay| replay.of),
@@ -130,7 +130,7 @@ impl Log {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    async fn pending(&self, db: &Db<'_>, route: &Route, lanes: &[LaneRow]) -> Work<(u64, Option<Duration>)> {
+    async fn pending(&self, db: &Db<'_>, route: &Route, lanes: &[LaneRow]) -> Work<Pending> {
         let replay = route.reader.replay.is_some();
         let lo = |lane: &LaneRow| if replay { lane.position.replay_lo() } else { lane.position.lo() };
         let mut at = lanes.iter().map(lo).min().unwrap_or(i64::MAX);
@@ -138,8 +138,8 @@ impl Log {
         let looked_at_most = at.saturating_add(STRAGGLERS_SPAN);
         let mut whole = Selection::new(&route.reader, 0, 1);
         let mut interner = Interner::default();
-        let (mut pending, mut oldest) = (0, None::<Duration>);
-        // Ends with the log, or when enough is counted.
+        let mut pending = Pending::default();
+        // Ends with the log, or when enough was looked at.
         while at < self.last {
             if at >= looked_at_most && at < read {
                 at = read;
@@ -158,6 +158,10 @@ impl Log {
             let is_whole = i64::try_from(rows.len()).is_ok_and(|count| count < SCAN_ROWS);
             for row in &rows {
                 at = row.try_get(0)?;
+                let age = self.now.since(row.try_get::<_, Instant>(4)?.0);
+                if !pending.looks_on(age) {
+                    return Ok(pending);
+                }
                 let Some(chosen) = whole.choose(row, &mut interner)? else { continue };
                 let xid = row.try_get::<_, FullXid>(7)?.0;
                 let open = lanes.iter().any(|lane| {
@@ -165,23 +169,16 @@ impl Log {
                         && !lane.position.has_settled(xid, at)
                         && (!replay || lane.position.is_in_replay(xid, at))
                 });
-                if !open {
-                    continue;
-                }
-                pending += 1;
-                let deliver_at: Option<Instant> = row.try_get(6)?;
-                if deliver_at.is_none_or(|at| at.0 <= self.now) {
-                    oldest = oldest.max(Some(self.now.since(chosen.enqueued_at)));
-                }
-                if pending == PENDING_COUNT_MAX {
-                    return Ok((pending, oldest));
+                if open {
+                    let deliver_at: Option<Instant> = row.try_get(6)?;
+                    pending.add(deliver_at.is_none_or(|at| at.0 <= self.now).then_some(age));
                 }
             }
             if is_whole {
                 at = end;
             }
         }
-        Ok((pending, oldest))
+        Ok(pending)
     }
 }
 

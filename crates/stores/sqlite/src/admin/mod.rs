@@ -26,7 +26,7 @@ use crate::{SqliteStore, error::Work, worker::Db};
 
 impl StoreAdmin for SqliteStore {
     fn overview(&self) -> BoxFuture<'_, Result<Overview>> {
-        Box::pin(self.inspector.run("overview", |db| db.look(overview::overview)))
+        Box::pin(self.inspector.look("overview", |db| db.look(overview::overview)))
     }
 
     fn parked<'a>(
@@ -36,34 +36,34 @@ impl StoreAdmin for SqliteStore {
         limit: u32,
     ) -> BoxFuture<'a, Result<Vec<ParkedRow>>> {
         let filter = filter.clone();
-        Box::pin(self.inspector.run("list parked rows", move |db| {
+        Box::pin(self.inspector.look("list parked rows", move |db| {
             db.look(|db, now| rows::parked(db, &filter, after.as_ref(), limit, now))
         }))
     }
 
     fn parked_count<'a>(&'a self, filter: &'a ParkedFilter) -> BoxFuture<'a, Result<u64>> {
         let filter = filter.clone();
-        Box::pin(self.inspector.run("count parked rows", move |db| db.look(|db, _| rows::parked_count(db, &filter))))
+        Box::pin(self.inspector.look("count parked rows", move |db| db.look(|db, _| rows::parked_count(db, &filter))))
     }
 
     fn dead_groups(&self) -> BoxFuture<'_, Result<Vec<CauseGroup>>> {
-        Box::pin(self.inspector.run("group dead rows", |db| db.look(|db, _| rows::dead_groups(db))))
+        Box::pin(self.inspector.look("group dead rows", |db| db.look(|db, _| rows::dead_groups(db))))
     }
 
     fn message(&self, id: MessageId) -> BoxFuture<'_, Result<MessageTrace>> {
-        Box::pin(self.inspector.run("look for a message", move |db| db.look(|db, now| rows::message(db, id, now))))
+        Box::pin(self.inspector.look("look for a message", move |db| db.look(|db, now| rows::message(db, id, now))))
     }
 
     fn topics(&self, after: Option<u64>, limit: u32) -> BoxFuture<'_, Result<TopicPage>> {
-        Box::pin(self.inspector.run("list topics", move |db| browse::topics(db, after, limit)))
+        Box::pin(self.inspector.look("list topics", move |db| browse::topics(db, after, limit)))
     }
 
     fn blockage(&self) -> BoxFuture<'_, Result<Option<Finding>>> {
-        Box::pin(self.inspector.run("look at the write lock", doctor::blockage))
+        Box::pin(self.inspector.look("look at the write lock", doctor::blockage))
     }
 
     fn vitals(&self) -> BoxFuture<'_, Result<Vitals>> {
-        Box::pin(self.inspector.run("look at the log", |db| db.look(overview::vitals)))
+        Box::pin(self.inspector.look("look at the log", |db| db.look(overview::vitals)))
     }
 
     fn records<'a>(
@@ -75,7 +75,7 @@ impl StoreAdmin for SqliteStore {
         let filter = filter.clone();
         Box::pin(
             self.inspector
-                .run("list records", move |db| db.look(|db, now| browse::records(db, &filter, after, limit, now))),
+                .look("list records", move |db| db.look(|db, now| browse::records(db, &filter, after, limit, now))),
         )
     }
 
@@ -129,17 +129,17 @@ impl StoreAdmin for SqliteStore {
     }
 
     fn audit(&self, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
-        Box::pin(self.inspector.run("read the audit record", move |db| act::audit(db, limit)))
+        Box::pin(self.inspector.look("read the audit record", move |db| act::audit(db, limit)))
     }
 
     fn audit_of(&self, id: MessageId, limit: u32) -> BoxFuture<'_, Result<Vec<AuditEntry>>> {
-        Box::pin(self.inspector.run("read the audit record", move |db| act::audit_of(db, id, limit)))
+        Box::pin(self.inspector.look("read the audit record", move |db| act::audit_of(db, id, limit)))
     }
 
     fn doctor(&self, thresholds: Thresholds) -> BoxFuture<'_, Result<Vec<Finding>>> {
         Box::pin(async move {
             let mut findings =
-                self.inspector.run("examine the store", move |db| doctor::examine(db, thresholds)).await?;
+                self.inspector.look("examine the store", move |db| doctor::examine(db, thresholds)).await?;
             findings.extend(self.writer.run("examine the store", doctor::limit).await?);
             findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
             Ok(findings)

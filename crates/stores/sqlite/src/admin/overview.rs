@@ -1,12 +1,12 @@
 //! Everything on one screen, in one consistent look.
 //!
 //! What is pending is counted from the log itself, so a relay that stands still cannot hide it. The scan reads no payloads
-//! and ends at [`PENDING_COUNT_MAX`].
+//! and is bounded, see [`Pending`].
 
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, PENDING_COUNT_MAX, ParkedCounts, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
@@ -18,7 +18,7 @@ use crate::{
     error::Work,
     lease::{self, LaneRow},
     route::Route,
-    select::{CHOSEN_BY, Selection},
+    select::{CHOSEN_BY, Selection, integer},
     worker::Db,
 };
 
@@ -53,9 +53,9 @@ pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
 }
 
 fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timestamp) -> Work<RouteStatus> {
-    let (pending, oldest_record) = pending(db, &route, lanes, now)?;
+    let pending = pending(db, &route, lanes, now)?;
     let oldest_row: Option<i64> = db.statement(OLDEST_WAITING)?.query_row([&*route.name], |row| row.get(0))?;
-    let oldest_pending_age = oldest_record.max(oldest_row.map(|at| now.since(Timestamp::from_micros(at))));
+    let oldest_pending_age = pending.oldest.max(oldest_row.map(|at| now.since(Timestamp::from_micros(at))));
     let mut parked = ParkedCounts::default();
     for (state, rows) in due::counts(db, &route.name)? {
         if let Some(state) = ParkedState::parse(&state) {
@@ -77,7 +77,7 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
         left: route.left,
         order: route.reader.order,
         paused: route.paused.map(|(name, reason)| Actor { name, reason }),
-        pending,
+        pending: pending.count,
         oldest_pending_age,
         parked,
         replay_of: route.reader.replay.map(|replay| replay.of),
@@ -86,32 +86,31 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
 }
 
 /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<(u64, Option<Duration>)> {
+fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<Pending> {
     let least = lanes.iter().map(|lane| lane.passed).min().unwrap_or(i64::MAX);
     let mut statement = db.statement(&format!(
         "SELECT {CHOSEN_BY}, deliver_at FROM {{p}}log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq"
     ))?;
     let mut rows = statement.query(params![least, route.replay_end.unwrap_or(i64::MAX)])?;
     let mut whole = Selection::new(&route.reader, 0, 1);
-    let (mut pending, mut oldest) = (0, None::<Duration>);
+    let mut pending = Pending::default();
+    // Ends with the log, or when enough was looked at.
     while let Some(row) = rows.next()? {
+        let age = now.since(Timestamp::from_micros(integer(row, 4)?));
+        if !pending.looks_on(age) {
+            break;
+        }
         let Some(chosen) = whole.choose(row)? else { continue };
         let seq: i64 = row.get(0)?;
         let open = lanes
             .iter()
             .any(|lane| seq > lane.passed && route.reader.place(chosen.key, &chosen.id, lane.number, route.lanes).1);
-        if !open {
-            continue;
-        }
-        pending += 1;
-        if row.get::<_, Option<i64>>(6)?.is_none_or(|at| at <= now.as_micros()) {
-            oldest = oldest.max(Some(now.since(Timestamp::from_micros(chosen.enqueued_at))));
-        }
-        if pending == PENDING_COUNT_MAX {
-            break;
+        if open {
+            let waits = row.get::<_, Option<i64>>(6)?.is_none_or(|at| at <= now.as_micros());
+            pending.add(waits.then_some(age));
         }
     }
-    Ok((pending, oldest))
+    Ok(pending)
 }
 
 /// The first of the primary key. Records are younger the further one goes, give or take a clock that was set back.
