@@ -39,7 +39,8 @@ pub(super) fn read(store: &mut Section<'_, '_>) -> Option<CollectConfig> {
     }
     let collections = section.require("collections", texts);
     let field = section.text_or_default("field");
-    let (table_prefix, make_indexes) = (section.text_or_default("table_prefix"), section.boolean_or_default("make_indexes"));
+    let (table_prefix, make_indexes) =
+        (section.text_or_default("table_prefix"), section.boolean_or_default("make_indexes"));
     let collect = url.zip(collections);
     let collect =
         collect.map(|(url, collections)| CollectConfig { url, collections, field, table_prefix, make_indexes });

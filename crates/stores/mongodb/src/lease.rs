@@ -58,12 +58,7 @@ impl Beginning {
 }
 
 /// Answers when it was, by the server's clock.
-pub(crate) async fn register(
-    db: &mut Db,
-    node: &Node,
-    routes: &[RouteSpec],
-    beginning: &Beginning,
-) -> Work<Timestamp> {
+pub(crate) async fn register(db: &mut Db, node: &Node, routes: &[RouteSpec], beginning: &Beginning) -> Work<Timestamp> {
     // Retention must not meet a reader that is half known, and of two that register the second knows of the first.
     db.lock_readers().await?;
     let now = see(db, node).await?;

@@ -242,7 +242,10 @@ mod tests {
     fn a_field_that_would_not_be_read_is_named() {
         let sent = Envelope { attempts_max: Some(3), ..Envelope::new("t", "n", "{}").with_key("k") };
         assert_eq!(misshapen(&fields(&sent)), None);
-        assert_eq!(misshapen(&doc! { "key": null, "headers": { "a": "b" }, "attempts_max": 3.0, "payload": "x" }), None);
+        assert_eq!(
+            misshapen(&doc! { "key": null, "headers": { "a": "b" }, "attempts_max": 3.0, "payload": "x" }),
+            None
+        );
         assert_eq!(misshapen(&doc! { "key": 4711, "payload": "x" }), Some("key"));
         assert_eq!(misshapen(&doc! { "deliver_at": "2030-01-01" }), Some("deliver_at"));
         assert_eq!(misshapen(&doc! { "payload": { "number": 4711 } }), Some("payload"));

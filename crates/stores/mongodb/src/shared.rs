@@ -78,11 +78,7 @@ mod tests {
         let one = of("mongodb://a:27017,b/x", "p_").await;
         let same = of("mongodb://b:27017,a/y?w=1", "p_").await;
         assert!(Arc::ptr_eq(&one, &same));
-        for (url, prefix) in [
-            ("mongodb://a/x", "p_"),
-            ("mongodb://a,b/x", "q_"),
-            ("mongodb://u:secret@a,b/x", "p_"),
-        ] {
+        for (url, prefix) in [("mongodb://a/x", "p_"), ("mongodb://a,b/x", "q_"), ("mongodb://u:secret@a,b/x", "p_")] {
             assert!(!Arc::ptr_eq(&one, &of(url, prefix).await), "{url}");
         }
         let weak = Arc::downgrade(&one);

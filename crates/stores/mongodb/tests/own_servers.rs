@@ -102,7 +102,7 @@ async fn a_scan_that_outlives_the_history_begins_again_and_loses_nothing() {
     let server = Server::replica_set(&["--oplogSize", "1", "--syncdelay", "1"]).await;
     let place = Place::on(&server.url()).await;
     let store = place.store();
-    let named = |number: u32| Envelope::new("t", format!("n-{number:02}"), "{}").with_key("k");
+    let named = |number: u32| Envelope::new("t", &format!("n-{number:02}"), "{}").with_key("k");
     for number in 0..10 {
         place.commit(vec![named(number)]).await;
     }
@@ -256,7 +256,8 @@ async fn a_look_waits_for_all_streams_together_and_not_for_each() {
     let exact = store.overview().await.unwrap().routes[0].pending;
     let fault = |mode: &str| {
         let log = format!("{}.{}", place.names.database(), place.names.log());
-        let data = doc! { "failCommands": ["aggregate"], "namespace": log, "blockConnection": true, "blockTimeMS": 500 };
+        let data =
+            doc! { "failCommands": ["aggregate"], "namespace": log, "blockConnection": true, "blockTimeMS": 500 };
         doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data }
     };
     server.tell(fault("alwaysOn")).await;

@@ -119,11 +119,7 @@ fn passed_once(route: &Route, about: &About<'_>) -> Option<(LaneId, bool)> {
 
 /// Up to where each different cursor has passed everything but what committed late, by how the cursor is written. Where the server
 /// has forgotten what did, or there is no time left to ask, everything within the overlap counts as not passed.
-async fn standings(
-    aside: &mut Db,
-    positions: &[Position],
-    overlap: Tick,
-) -> Work<HashMap<Vec<u8>, (Tick, Arc<Late>)>> {
+async fn standings(aside: &mut Db, positions: &[Position], overlap: Tick) -> Work<HashMap<Vec<u8>, (Tick, Arc<Late>)>> {
     let until = Instant::now() + LATE_PATIENCE;
     let different: HashMap<Vec<u8>, &Position> = positions.iter().map(|at| (at.encode().0.to_vec(), at)).collect();
     let mut nearest_first: Vec<(Vec<u8>, &Position)> = different.into_iter().collect();

@@ -72,11 +72,8 @@ impl Ownership {
         }
         let what = "the mail of this collection goes into another store, which may have some that it has not delivered yet; \
                     collect into that store, or let it deliver everything and then take its name out of the lease";
-        let how = format!(
-            "db.{}.updateOne({{ _id: {:?} }}, {{ $unset: {{ store: 1 }} }})",
-            self.leases.name(),
-            self.subject
-        );
+        let how =
+            format!("db.{}.updateOne({{ _id: {:?} }}, {{ $unset: {{ store: 1 }} }})", self.leases.name(), self.subject);
         let error = Error::new(ErrorKind::Conflict, what)
             .with("mail", &self.subject)
             .with("store", theirs.unwrap_or_default())
