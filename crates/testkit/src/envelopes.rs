@@ -31,8 +31,13 @@ pub fn specimens() -> Vec<Envelope> {
 #[must_use]
 pub fn telling() -> Envelope {
     let id = MessageId(uuid::uuid!("0197741f-8c2e-7b3a-9d51-0c2f6e1a7b44"));
-    let headers =
-        Headers::new([("content-type", "text/plain"), ("correlation-id", "c 1"), ("tenant", "7"), ("x-odd", "o")]);
+    let headers = Headers::new([
+        ("content-type", "text/plain"),
+        ("correlation-id", "c 1"),
+        ("tenant", "7"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("x-odd", "o"),
+    ]);
     let envelope = Envelope::new("order.placed", "order.placed.v1", "größe \u{1f40e}").with_key("größe 42");
     Envelope { id, headers: headers.expect("good headers"), ..envelope }
 }

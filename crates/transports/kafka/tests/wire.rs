@@ -37,6 +37,7 @@ async fn a_record_is_an_event_as_the_binding_for_kafka_says() {
         ("ce_postriderheaders", r#"{"x-odd":"o"}"#),
         ("ce_correlationid", "c 1"),
         ("ce_tenant", "7"),
+        ("ce_traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     ];
     assert_eq!(found, expected.map(|(name, value)| (name, value.to_owned())).into());
     assert_eq!(headers.count(), expected.len(), "none of them is there twice");

@@ -60,8 +60,12 @@ fn refused(error: &jetstream::Error) -> Outcome {
         | ErrorCode::CLUSTER_NOT_ASSIGNED
         | ErrorCode::CLUSTER_INCOMPLETE
         | ErrorCode::CLUSTER_NO_PEERS
+        | ErrorCode::STREAM_OFFLINE
         | ErrorCode::JETSTREAM_NOT_ENABLED
-        | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => Outcome::Unavailable(cause(&numbered)),
+        | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
+        // An earlier copy of this very message waits for the stream's majority: nothing is wrong with it, and the next answer
+        // will be that it is a duplicate.
+        | ErrorCode::STREAM_DUPLICATE_MESSAGE_CONFLICT => Outcome::Unavailable(cause(&numbered)),
         _ => Outcome::Unknown(cause(&numbered)),
     }
 }
@@ -122,7 +126,7 @@ mod tests {
         }
         let outages = [
             10_002, 10_004, 10_005, 10_006, 10_007, 10_008, 10_009, 10_023, 10_028, 10_039, 10_047, 10_076, 10_077,
-            10_109,
+            10_109, 10_118, 10_158,
         ];
         for code in outages {
             let expected = format!("jetstream-{code}");

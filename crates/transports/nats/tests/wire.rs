@@ -46,6 +46,7 @@ async fn a_message_is_an_event_in_headers() {
         ("ce-postriderheaders", "{%22x-odd%22:%22o%22}"),
         ("ce-correlationid", "c%201"),
         ("ce-tenant", "7"),
+        ("ce-traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     ];
     assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), vec![value])).into());
 }

@@ -12,7 +12,7 @@ use lapin::{BasicProperties, Channel, Confirmation, options::BasicPublishOptions
 use postrider_core::{parked::Cause, transport::Outcome};
 use tokio::time::{Instant, timeout_at};
 
-use crate::error;
+use crate::error::{self, Blame};
 
 /// A message, ready to be sent.
 pub(crate) struct Message<'a> {
@@ -32,7 +32,7 @@ pub(crate) enum Verdict {
     /// No queue takes it.
     Returned,
     /// The server has ended the channel because of this message, or of another one on it.
-    Blamed(Cause),
+    Blamed(Blame),
 }
 
 /// What became of the channel.
@@ -118,12 +118,15 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
     let state = state(&answers, blocked);
     // With confirms missing, one that was returned may look like one that was not.
     let doubtful = state != State::Usable && !returned.is_empty();
+    let blame = answers.iter().find_map(|answered| answered.answer.blame());
     let verdict = |Answered { index, id, answer }: Answered| {
         let verdict = match answer {
             Answer::Confirmed { .. } if id.is_some_and(|id| returned.contains(&id)) => Verdict::Returned,
-            Answer::Confirmed { .. } if doubtful => {
-                unavailable("doubtful", "confirmed, but perhaps returned as well: other confirms are missing")
-            }
+            // If others go again because one is to blame, so does this one, and then it is known.
+            Answer::Confirmed { .. } if doubtful => blame.clone().map_or_else(
+                || unavailable("doubtful", "confirmed, but perhaps returned as well: other confirms are missing"),
+                Verdict::Blamed,
+            ),
             Answer::Confirmed { taken: true, .. } => Verdict::Told(Outcome::Durable),
             Answer::Confirmed { taken: false, .. } => {
                 unavailable("nacked", "the queue refuses it: it is full, or failed")
@@ -132,8 +135,8 @@ pub(crate) fn conclude(answers: Vec<Answered>, blocked: bool) -> (State, Vec<(us
             // A server that is paused or half gone says nothing to anybody, and a queue that lacks its majority neither takes
             // nor refuses while others do. What is wrong with a message the server says; no message may pay for silence.
             Answer::Late => unavailable("timeout", "no confirm in time"),
-            Answer::Lost(error) => match error::blames_a_message(&error) {
-                Some(cause) => Verdict::Blamed(cause),
+            Answer::Lost(error) => match error::blame(&error) {
+                Some(blame) => Verdict::Blamed(blame),
                 None => Verdict::Told(error::unconfirmed(&error)),
             },
         };
@@ -167,6 +170,13 @@ impl Answer {
             Self::Lost(_) | Self::Late => None,
         }
     }
+
+    fn blame(&self) -> Option<Blame> {
+        match self {
+            Self::Lost(error) => error::blame(error),
+            Self::Confirmed { .. } | Self::Late => None,
+        }
+    }
 }
 
 impl From<Result<Confirmation, lapin::Error>> for Answer {
@@ -188,6 +198,7 @@ mod tests {
     use lapin::{
         ErrorKind,
         message::{BasicReturnMessage, Delivery},
+        protocol::{AMQPError, AMQPSoftError},
     };
 
     use super::*;
@@ -239,6 +250,16 @@ mod tests {
         assert_eq!(state, State::ConnectionLost);
         let (_, verdicts) = answered(vec![acknowledged(None), acknowledged(None), Answer::Late]);
         assert_eq!(verdicts[..2], [DURABLE, DURABLE], "without a return, what is confirmed is there");
+    }
+
+    #[test]
+    fn what_is_doubtful_goes_again_with_those_that_do() {
+        let refused = AMQPError::new(AMQPSoftError::ACCESSREFUSED.into(), "may not".into());
+        let refused = Answer::Lost(ErrorKind::ProtocolError(refused).into());
+        let (state, verdicts) = answered(vec![acknowledged(None), acknowledged(Some("b")), refused]);
+        assert!(matches!(verdicts[0], Verdict::Blamed(Blame::RoutingKey(_))), "{verdicts:?}");
+        assert_eq!(verdicts[1], Verdict::Returned);
+        assert_eq!((state, &verdicts[2]), (State::ChannelLost, &verdicts[0]));
     }
 
     #[test]

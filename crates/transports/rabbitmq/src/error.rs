@@ -14,21 +14,35 @@ const NOT_ALLOWED: u16 = 530;
 /// The cause of an outage: there is no exchange to publish to.
 pub(crate) const NO_EXCHANGE: &str = "no-exchange";
 
-/// What became of a message whose confirm did not come.
+/// Why the server has ended a channel, if it was because of one message. Which one, it does not say.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Blame {
+    /// What one of them is like.
+    Content(Cause),
+    /// We may not write where one of them goes, in the words of the server: not to the exchange at all, or only not with its
+    /// routing key. It has one code for both.
+    RoutingKey(String),
+}
+
+/// What became of a message whose confirm did not come, where no message is to blame.
 pub(crate) fn unconfirmed(error: &Error) -> Outcome {
     match code(error) {
-        // One exchange for all: none of them got through, and none will before somebody makes it or gives us the right.
+        // One exchange for all: none of them got through, and none will before somebody makes it.
         Some(NOT_FOUND) => Outcome::Unavailable(Cause::new(NO_EXCHANGE, error)),
-        Some(ACCESS_REFUSED) => Outcome::Unavailable(Cause::new("denied", error)),
         Some(code) => Outcome::Unknown(Cause::new(&format!("amqp-{code}"), error)),
         None => Outcome::Unknown(Cause::new("connection-lost", error)),
     }
 }
 
-/// Whether the server has ended the channel because of what one message is like, and why. Which one, it does not say.
-pub(crate) fn blames_a_message(error: &Error) -> Option<Cause> {
-    let code = code(error).filter(|code| [CONTENT_TOO_LARGE, PRECONDITION_FAILED].contains(code))?;
-    Some(Cause::new(&format!("amqp-{code}"), error))
+/// Whether the server has ended the channel because of one message, and why.
+pub(crate) fn blame(error: &Error) -> Option<Blame> {
+    match code(error)? {
+        code @ (CONTENT_TOO_LARGE | PRECONDITION_FAILED) => {
+            Some(Blame::Content(Cause::new(&format!("amqp-{code}"), error)))
+        }
+        ACCESS_REFUSED => Some(Blame::RoutingKey(error.to_string())),
+        _ => None,
+    }
 }
 
 /// The server's reply code, if the server has said something.

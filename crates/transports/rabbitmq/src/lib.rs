@@ -24,7 +24,8 @@
 //! | routing key of more than 255 bytes | rejected | `routing-key` |
 //! | refused alone (406): larger than the server takes | rejected | `amqp-406` |
 //! | negative confirm: the queue is full, or failed | unavailable | `nacked` |
-//! | there is no such exchange (404), or it may not be written to (403) | unavailable | `no-exchange`, `denied` |
+//! | there is no such exchange (404) | unavailable | `no-exchange` |
+//! | it may not be written to, or not with the message's routing key (403) | unavailable | `denied` |
 //! | the server is out of memory or disk | unavailable | `blocked` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `connect-timeout`, `declare` |
 //! | no confirm in time, whether others have theirs or not | unavailable | `timeout` |
@@ -34,6 +35,12 @@
 //! **A routing key that a queue took** before, of this publisher, and that none takes now is an outage for as long as it takes: a
 //! classic queue is gone while its server is, and no message may pay for that. Who deletes a queue for good, while messages still
 //! go there, pauses and resumes the route (`reopen`), or starts the program again: then it was never taken.
+//!
+//! **A channel that the server ends** because of one message (403, 406) takes with it what others on it were about to be answered,
+//! and the server does not say which message it was. What has no confirm goes once more, in what is left of the time: message by
+//! message, or by routing keys where a right is missing. So a message that is sent beside one that is refused may be in its queue
+//! twice. If eight routing keys are forbidden and nothing goes through, the exchange may be forbidden as a whole; the other keys
+//! of the batch are not asked for then, and are throttled for a moment.
 //!
 //! A server that is out of memory or disk takes what was under way, or sent just then, when there is room again; what it has not
 //! confirmed by then is published again, and is there twice. While it is blocked nothing more is sent, and the one connection is
@@ -50,6 +57,7 @@
 //! payloads must not be in logs; the binary does.
 
 mod access;
+mod apart;
 mod confirm;
 mod connect;
 mod error;

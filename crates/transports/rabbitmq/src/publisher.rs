@@ -1,11 +1,12 @@
 //! The publisher: a batch is pipelined on a channel of its own, and each message is durable with its own confirm.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant as StdInstant},
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::join_all;
 use lapin::types::ShortString;
 use postrider_core::{
     BoxFuture, Error, ErrorKind, Result,
@@ -19,9 +20,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     access::Access,
+    apart,
     confirm::{self, Message, Verdict},
     connect::Connections,
-    error, mapping,
+    error::{self, Blame},
+    mapping,
     topology::{Queue, QueueKind, Topology},
 };
 
@@ -29,8 +32,13 @@ use crate::{
 const NAME_BYTES_MAX: usize = 255;
 /// Every routing key, to a topic exchange.
 const EVERYTHING: &str = "#";
-/// Messages that are sent alone, each over a channel of its own, at the same time.
-const ALONE_AT_ONCE: usize = 8;
+/// Groups of messages that are sent apart from each other, each over a channel of its own, at the same time.
+const APART_AT_ONCE: usize = 8;
+/// How long what was not asked for rests, because others were denied and nothing went through. If that remains so, the engine
+/// waits for longer by itself.
+const NOT_ASKED: Duration = Duration::from_millis(100);
+/// The cause of an outage: a right is missing.
+const DENIED: &str = "denied";
 
 /// Settings of a [`RabbitmqPublisher`].
 #[derive(Clone, Debug)]
@@ -178,34 +186,44 @@ impl Shared {
                 Err(cause) => outcomes[index] = Some(Outcome::Rejected(cause)),
             }
         }
-        let alone = messages.len() == 1;
         let (deadline, verdicts) = self.exchange(messages, None).await;
-        let mut suspects = Vec::new();
-        for (index, verdict) in verdicts {
-            if let Verdict::Blamed(_) = verdict
-                && !alone
-            {
-                suspects.push(index);
+        let mut groups: VecDeque<Vec<usize>> = self.note(batch, verdicts, &mut outcomes).into();
+        // Ends because groups become smaller each time that they are parted, and a message that is alone is not.
+        while !groups.is_empty() {
+            let some: Vec<Vec<usize>> = groups.drain(..groups.len().min(APART_AT_ONCE)).collect();
+            for verdicts in join_all(some.iter().map(|group| self.again(batch, group, deadline))).await {
+                groups.extend(self.note(batch, verdicts, &mut outcomes));
             }
-            outcomes[index] = Some(self.outcome(&batch[index], verdict, alone));
-        }
-        // The server ends a channel for the sake of one message and does not say which. Nobody else may pay for it, so each
-        // goes once more, alone, in what is left of the time.
-        let by_itself = |index| async move {
-            match self.message(index, &batch[index]) {
-                Ok(message) => self.exchange(vec![message], Some(deadline)).await.1,
-                Err(_) => Vec::new(),
-            }
-        };
-        let mut again = stream::iter(suspects).map(by_itself).buffer_unordered(ALONE_AT_ONCE);
-        while let Some(verdicts) = again.next().await {
-            for (index, verdict) in verdicts {
-                outcomes[index] = Some(self.outcome(&batch[index], verdict, true));
+            if some.len() == APART_AT_ONCE && seems_forbidden(&some, &outcomes) {
+                for index in groups.drain(..).flatten() {
+                    outcomes[index] = Some(Outcome::Throttled(NOT_ASKED));
+                }
             }
         }
-        drop(again);
         let lost = || Outcome::Unknown(Cause::new("connection-lost", "nothing is known of this message"));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+
+    /// Sends a group over a channel of its own, in what is left of the time.
+    async fn again(&self, batch: &[RecordRef], group: &[usize], deadline: Instant) -> Vec<(usize, Verdict)> {
+        let messages = group.iter().filter_map(|&index| self.message(index, &batch[index]).ok());
+        self.exchange(messages.collect(), Some(deadline)).await.1
+    }
+
+    /// Notes what became of everything that went over one channel. Answers with the groups in which the rest goes again.
+    fn note(
+        &self,
+        batch: &[RecordRef],
+        verdicts: Vec<(usize, Verdict)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Vec<Vec<usize>> {
+        let groups = apart::groups(&verdicts, |index| self.routing_key(&batch[index]));
+        for (index, verdict) in verdicts {
+            if groups.is_empty() || !matches!(verdict, Verdict::Blamed(_)) {
+                outcomes[index] = Some(self.outcome(&batch[index], verdict));
+            }
+        }
+        groups
     }
 
     /// The message for a record, or why there is none.
@@ -232,7 +250,7 @@ impl Shared {
         if messages.is_empty() {
             return (deadline.unwrap_or_else(from_now), Vec::new());
         }
-        let late = |_| Err(Cause::new("timeout", "there was no time left to send it alone"));
+        let late = |_| Err(Cause::new("timeout", "there was no time left to send it once more"));
         let lent = match deadline {
             Some(deadline) => timeout_at(deadline, self.connections.lend()).await.unwrap_or_else(late),
             None => self.connections.lend().await,
@@ -266,7 +284,7 @@ impl Shared {
         (deadline, verdicts)
     }
 
-    fn outcome(&self, record: &RecordRef, verdict: Verdict, alone: bool) -> Outcome {
+    fn outcome(&self, record: &RecordRef, verdict: Verdict) -> Outcome {
         match verdict {
             Verdict::Told(outcome) => {
                 if outcome == Outcome::Durable {
@@ -287,8 +305,12 @@ impl Shared {
                 let cause = self.unroutable(record);
                 if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
             }
-            Verdict::Blamed(cause) if alone => Outcome::Rejected(cause),
-            Verdict::Blamed(cause) => Outcome::Unknown(cause),
+            Verdict::Blamed(Blame::Content(cause)) => Outcome::Rejected(cause),
+            // Nobody gets through before somebody gives us the right; it is no fault of the message.
+            Verdict::Blamed(Blame::RoutingKey(said)) if self.settings.routing_key.is_some() => {
+                Outcome::Unavailable(Cause::new(DENIED, said))
+            }
+            Verdict::Blamed(Blame::RoutingKey(said)) => Outcome::Unavailable(Cause::of_one_destination(DENIED, said)),
         }
     }
 
@@ -312,6 +334,14 @@ impl Shared {
 
 /// What somebody is asked to do about a queue that is not there.
 const MAKE_ONE: &str = "make one, or let the route declare it";
+
+/// Whether all of these groups may not go where they should, and nothing else of the batch goes through: perhaps no routing key
+/// would do.
+fn seems_forbidden(groups: &[Vec<usize>], outcomes: &[Option<Outcome>]) -> bool {
+    let denied =
+        |index: &usize| matches!(&outcomes[*index], Some(Outcome::Unavailable(cause)) if cause.code() == DENIED);
+    groups.iter().flatten().all(denied) && !outcomes.contains(&Some(Outcome::Durable))
+}
 
 /// Whether there was no queue for a message, or no exchange.
 fn leads_nowhere(verdict: &Verdict) -> bool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postrider_testkit::fault::Proxy;
 use postrider_transport_rabbitmq::{Access, QueueKind, RabbitmqPublisher, RabbitmqSubscriber};
 
-use support::{Own, address, server_in, url};
+use support::{Own, address, control_shared, server_in, url};
 
 /// How many messages a subscriber fetches ahead.
 const PREFETCH: u16 = 32;
@@ -57,6 +57,27 @@ async fn a_routing_key_that_no_queue_takes_keeps_no_other_waiting() {
     let publisher = publisher(&url(), &own);
     let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
     place.judge(async || own.events().await).await;
+}
+
+/// One routing key becomes forbidden while messages go to it and to another: those of the other go on, and none of them is sent
+/// again and again because the server ended a channel that it was on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_routing_key_that_is_forbidden_keeps_no_other_waiting() {
+    let own = Own::new().await;
+    let user = format!("u{}", uuid::Uuid::now_v7().simple());
+    control_shared(&["add_user", &user, "secret"]);
+    control_shared(&["set_permissions", "--vhost", "/", &user, "^$", &format!("^{}$", own.name), "^$"]);
+    let allow = |keys: &str| control_shared(&["set_topic_permissions", "--vhost", "/", &user, &own.name, keys, ".*"]);
+    let gone = async || {
+        allow("^orders$");
+        // A channel remembers for a while what it was allowed.
+        control_shared(&["close_all_user_connections", &user, "rights have changed"]);
+    };
+    let access = Access::new(&url()).unwrap().password(&user, "secret");
+    let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).build().unwrap();
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, async || allow(".*")).await;
+    // Once over the connection that is closed, once beside what is forbidden, and once without it.
+    place.judge_copies(3, async || own.events().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

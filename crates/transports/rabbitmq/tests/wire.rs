@@ -49,6 +49,7 @@ async fn a_message_is_persistent_and_an_event_in_headers() {
         ("cloudEvents:postriderheaders", r#"{"x-odd":"o"}"#),
         ("cloudEvents:correlationid", "c 1"),
         ("cloudEvents:tenant", "7"),
+        ("cloudEvents:traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     ];
     let expected = expected.map(|(name, value)| (name, AMQPValue::LongString(value.into())));
     assert_eq!(found, expected.iter().map(|(name, value)| (*name, value)).collect());

@@ -1,7 +1,8 @@
 //! The subscriber: one consumer of a group, over one or more streams.
 //!
 //! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
-//! dropped takes nothing with it. What is neither acknowledged nor rejected stays pending in Redis: the next subscriber of
+//! dropped takes nothing with it. There is a bound, too, for everything that is not done with, or a caller that rejects all for
+//! later would have the whole stream in memory. What is neither acknowledged nor rejected stays pending in Redis: the next subscriber of
 //! the same name gets it at once, any other of the group when it has been idle for `claim_after`. What has not been received
 //! yet, or waits for later, is [kept](crate::keeper) from being idle.
 //!
@@ -22,7 +23,7 @@ use postrider_core::{
 };
 use redis::{Cmd, Pipeline, cmd};
 use tokio::{
-    sync::{Mutex, mpsc},
+    sync::{Mutex, Notify, mpsc},
     task::{JoinHandle, JoinSet},
 };
 
@@ -40,10 +41,14 @@ pub struct SubscriberBuilder {
     streams: Vec<String>,
     consumer: String,
     prefetch: usize,
+    out_max: usize,
     claim_after: Duration,
     timeout: Duration,
     declare: bool,
 }
+
+/// How many entries a subscriber has at most, unless it is told otherwise.
+const OUT_MAX: usize = 100_000;
 
 impl SubscriberBuilder {
     /// What this subscriber is called in its group. Default `postrider`. Two that live at the same time need two names; one
@@ -58,6 +63,15 @@ impl SubscriberBuilder {
     #[must_use]
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// How many entries this subscriber may have: fetched ahead, out with the caller, or waiting for later. Default 100 000, and
+    /// no fewer than are fetched ahead. All of them are in memory. When it has so many, nothing more is read before some are
+    /// acknowledged or rejected for good.
+    #[must_use]
+    pub fn out_max(mut self, max: usize) -> Self {
+        self.out_max = max;
         self
     }
 
@@ -102,10 +116,12 @@ impl SubscriberBuilder {
             streams: self.streams,
             consumer: self.consumer,
             prefetch,
+            out_max: self.out_max.max(prefetch),
             claim_after: self.claim_after,
             declare: self.declare,
             sender: sender.downgrade(),
             state: StdMutex::default(),
+            finished: Notify::new(),
         });
         let mut using = connected(&commands).await?;
         shared.declare(&mut using).await?;
@@ -149,11 +165,14 @@ pub(crate) struct Shared {
     pub(crate) streams: Vec<String>,
     pub(crate) consumer: String,
     pub(crate) prefetch: usize,
+    out_max: usize,
     pub(crate) claim_after: Duration,
     declare: bool,
     /// Only the reader keeps the way open: who receives learns when it has ended, however that was.
     pub(crate) sender: mpsc::WeakSender<Result<Item>>,
     state: StdMutex<State>,
+    /// Entries are done with; for the reader, which may wait for that.
+    finished: Notify,
 }
 
 /// An entry on its way to the caller, or out with it.
@@ -242,7 +261,14 @@ impl Shared {
         let gone = |_| Error::new(ErrorKind::Other, "nobody receives any more");
         let sender = self.sender()?;
         drop(sender.reserve_many(wanted).await.map_err(gone)?);
-        Ok(sender.capacity())
+        // Only the reader notes entries, so what is below the limit stays so.
+        loop {
+            let below = self.out_max.saturating_sub(self.state().known.len());
+            if below >= self.streams.len() {
+                return Ok(below.min(sender.capacity()));
+            }
+            self.finished.notified().await;
+        }
     }
 
     /// The beginning of a read in the group's name, of so many entries of each stream at most.
@@ -285,6 +311,7 @@ impl RedisSubscriber {
             streams: streams.into_iter().map(|stream| stream.as_ref().to_owned()).collect(),
             consumer: "postrider".to_owned(),
             prefetch: 256,
+            out_max: OUT_MAX,
             claim_after: Duration::from_mins(1),
             timeout: Duration::from_secs(10),
             declare: false,
@@ -319,6 +346,8 @@ impl RedisSubscriber {
             state.out.remove(&receipt);
             state.forget(stream, &id);
         }
+        drop(state);
+        self.shared.finished.notify_one();
         Ok(())
     }
 }

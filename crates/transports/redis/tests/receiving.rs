@@ -188,6 +188,38 @@ async fn what_was_acknowledged_does_not_come_again_while_others_are_taken_over()
     redis::cmd("DEL").arg(&stream).exec_async(&mut own.connection().await).await.unwrap();
 }
 
+/// A handler that puts everything off until later has no more in memory than was agreed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_that_has_as_many_as_it_may_have_reads_no_more() {
+    let own = Own::new();
+    let stream = format!("{}orders", own.prefix);
+    let access = Access::new(&url()).unwrap();
+    let publisher = RedisPublisher::builder(access.clone()).declare().prefix(&own.prefix).build().unwrap();
+    publish(&publisher, 0..50).await;
+    let builder = RedisSubscriber::builder(access, "g", [&stream]).prefetch(4).out_max(10);
+    let subscriber = builder.declare().subscribe().await.unwrap();
+    let mut held = Vec::new();
+    for expected in 0..10 {
+        let delivery = receive(&subscriber, 1).await.remove(0);
+        assert_eq!(number(&delivery), expected);
+        if expected < 8 {
+            subscriber.reject(delivery.receipt, Requeue::After(10 * PATIENCE)).await.unwrap();
+        } else {
+            held.push(delivery.receipt);
+        }
+    }
+    // Long enough for many reads: there are forty more entries, and one who receives.
+    let more = timeout(Duration::from_secs(3), subscriber.receive(1)).await;
+    assert!(more.is_err(), "{more:?}");
+    let mut connection = own.connection().await;
+    answers(&mut connection, &["XPENDING", &stream, "g"], "[int(10)").await;
+    subscriber.acknowledge(vec![held.remove(0)]).await.unwrap();
+    assert_eq!(number(&receive(&subscriber, 1).await[0]), 10, "there is room for one more");
+    subscriber.reject(held.remove(0), Requeue::Never).await.unwrap();
+    assert_eq!(number(&receive(&subscriber, 1).await[0]), 11, "and for another");
+    redis::cmd("DEL").arg(&stream).exec_async(&mut connection).await.unwrap();
+}
+
 /// What waits with one consumer of a group, for as long as it wants, is not taken over by another before its time.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_later_is_left_to_the_consumer_that_has_it() {

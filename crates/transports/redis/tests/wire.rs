@@ -33,6 +33,7 @@ async fn an_entry_is_an_event_in_fields() {
         ("ce_postriderheaders", r#"{"x-odd":"o"}"#),
         ("ce_correlationid", "c 1"),
         ("ce_tenant", "7"),
+        ("ce_traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         ("data", "größe \u{1f40e}"),
     ];
     assert_eq!(entries.len(), 1);
