@@ -104,8 +104,12 @@ impl Acts {
 /// What a cursor has passed was delivered, or somebody gave it up, by name or with others.
 fn passed_by(route: &str, trace: &MessageTrace, acts: &Acts) -> Finding {
     let here = |act: &&AuditEntry| act.action == "discard" && act.route().is_none_or(|other| other == route);
-    if let Some(act) = acts.on_it.iter().find(here) {
+    let mut on_it = acts.on_it.iter().filter(here);
+    if let Some(act) = on_it.clone().find(|act| act.route().is_some()) {
         return Finding::of(route, DISCARDED, gave_up(act));
+    }
+    if let Some(act) = on_it.next() {
+        return given_up_somewhere(route, trace, act);
     }
     if let Some(act) = acts.entries.iter().filter(here).find(|act| perhaps_took(act, trace)) {
         let who = &act.actor.name;
@@ -119,6 +123,17 @@ fn passed_by(route: &str, trace: &MessageTrace, acts: &Acts) -> Finding {
         return Finding::of(route, PERHAPS_DISCARDED, what);
     }
     Finding::of(route, PASSED, "the route has passed it: delivered, unless the route did not read its topic then")
+}
+
+/// An older program did not note on which route it gave a message up. Where only one can have had it, it was that one.
+fn given_up_somewhere(route: &str, trace: &MessageTrace, act: &AuditEntry) -> Finding {
+    let waits = |lane: &LaneId| trace.parked.iter().any(|row| row.route == lane.route);
+    if trace.passed.iter().filter(|(lane, passed)| *passed && !waits(lane)).count() == 1 {
+        return Finding::of(route, DISCARDED, gave_up(act));
+    }
+    let (who, at) = (&act.actor.name, act.at);
+    let what = format!("the route has passed it: delivered, or given up by {who} at {at}, on this route or on another");
+    Finding::of(route, PERHAPS_DISCARDED, what).fix("whoever received it knows")
 }
 
 fn gave_up(act: &AuditEntry) -> String {
@@ -370,4 +385,35 @@ async fn head_before(admin: &dyn StoreAdmin, row: &ParkedRow, key: Option<String
 
 fn advice(route: &Arc<str>, head: MessageId) -> String {
     format!("postrider dead redrive --route {route} --id {head}; or postrider dead discard --route {route} --id {head}")
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{admin::Actor, envelope::Envelope};
+
+    use super::*;
+
+    #[test]
+    fn an_entry_that_does_not_name_its_route_is_sure_of_the_only_one() {
+        let now = Timestamp::from_micros(1);
+        let envelope = Envelope::new("orders", "n", "");
+        let act = AuditEntry {
+            at: now,
+            actor: Actor::new("anna"),
+            action: "discard".to_owned(),
+            subject: format!("1 rows of state dead, message {}", envelope.id),
+        };
+        let told = |routes: &[&str], acts: &[AuditEntry]| -> Vec<&'static str> {
+            let lane = |route: &&str| (LaneId { route: (*route).into(), number: 0 }, true);
+            let record = Some((envelope.clone(), now));
+            let trace = MessageTrace { record, passed: routes.iter().map(lane).collect(), parked: Vec::new() };
+            let acts = Acts { entries: acts.to_vec(), on_it: acts.to_vec(), whole: true };
+            routes.iter().map(|route| passed_by(route, &trace, &acts).code).collect()
+        };
+        assert_eq!(told(&["billing"], std::slice::from_ref(&act)), [DISCARDED]);
+        assert_eq!(told(&["audit", "billing"], std::slice::from_ref(&act)), [PERHAPS_DISCARDED; 2]);
+        let named = AuditEntry { subject: format!("1 rows of route billing, message {}", envelope.id), ..act.clone() };
+        assert_eq!(told(&["audit", "billing"], std::slice::from_ref(&named)), [PASSED, DISCARDED]);
+        assert_eq!(told(&["audit", "billing"], &[act, named]), [PERHAPS_DISCARDED, DISCARDED]);
+    }
 }

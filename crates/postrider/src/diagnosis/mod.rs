@@ -42,8 +42,8 @@ pub const CODES: [(&str, &str); 27] = [
     ("discarded", "an operator gave it up for good; by whom and why"),
     (
         "perhaps-discarded",
-        "the route has passed it, and messages were given up together since then by an older program, which did not note which: \
-         it was delivered, or was one of them",
+        "the route has passed it, and messages were given up since then by an older program, which did not note which, or on \
+         which route: it was delivered, or was one of them",
     ),
     ("under-way", "nothing is wrong; it has not been its turn yet"),
     ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),

@@ -35,6 +35,7 @@ on_every_store!(
     a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for,
     a_limit_that_keeps_the_cursor_is_named,
     a_message_without_an_answer_is_named,
+    a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other,
     a_survey_names_what_is_refused_given_up_and_unread,
     a_store_where_all_is_well_has_nothing_in_its_survey,
 );
@@ -343,6 +344,27 @@ async fn a_survey_names_what_is_refused_given_up_and_unread(place: Place) {
     assert!(last[0].starts_with("retrying: all: 1 message was refused and is tried again (refused: "), "{last:?}");
     assert_eq!(last[1], "dead: all: 1 message was given up (1 refused); its key waits behind it");
     assert!(last[2].starts_with("no-route: no route reads") && last[2].contains("`strange.topic` (1)"), "{last:?}");
+    relay.drained().await;
+}
+
+async fn a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other(place: Place) {
+    let (billing, audit) = (Broker::new(), Broker::new());
+    billing.reject(&["a1"]);
+    let id = one(&place, "a1");
+    let routes = [route("billing", &billing).retry(retries(1)), route("audit", &audit)];
+    let relay = Running::start(&place.log, routes);
+    until("both to be done with it", async || {
+        let codes: Vec<_> = found(&place, id).await.iter().map(|finding| finding.code).collect();
+        codes == ["dead", "passed"]
+    })
+    .await;
+    // Whoever names the message need not say which route.
+    let filter = ParkedFilter { id: Some(id), ..ParkedFilter::default() };
+    assert_eq!(place.admin.discard(&filter, &Actor::new("anna")).await.unwrap(), 1);
+    let mut told: Vec<_> =
+        found(&place, id).await.into_iter().map(|finding| (finding.route.unwrap(), finding.code)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [("audit".to_owned(), "passed"), ("billing".to_owned(), "discarded")]);
     relay.drained().await;
 }
 
