@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{
-        admin::{Actor, ParkedFilter},
-        lease::Order,
+        admin::{Actor, ParkedFilter, ReplaySpec},
+        lease::{Order, ReplayFilter},
         retry::RetryPolicy,
         standstill::{Reason, Standstill},
         time::Timestamp,
@@ -37,6 +37,8 @@ on_every_store!(
     a_message_without_an_answer_is_named,
     a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other,
     a_survey_names_what_is_refused_given_up_and_unread,
+    a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination,
+    a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended,
     a_store_where_all_is_well_has_nothing_in_its_survey,
 );
 
@@ -365,6 +367,57 @@ async fn a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_th
         found(&place, id).await.into_iter().map(|finding| (finding.route.unwrap(), finding.code)).collect();
     told.sort_unstable();
     assert_eq!(told, [("audit".to_owned(), "passed"), ("billing".to_owned(), "discarded")]);
+    relay.drained().await;
+}
+
+async fn a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination(place: Place) {
+    // Whichever was parked first.
+    for (number, labels) in [["x1", "r1"], ["r1", "x1"]].into_iter().enumerate() {
+        let (broker, name) = (Broker::new(), format!("all-{number}"));
+        broker.answer(|record| match record.envelope.payload.first() {
+            Some(b'x') => Outcome::Unavailable(cause("no-queue")),
+            Some(b'r') => Outcome::Rejected(cause("http-400")),
+            _ => Outcome::Durable,
+        });
+        let topic = format!("orders.{number}");
+        let send = |label: &str| place.commit(vec![Envelope { topic: topic.as_str().into(), ..message(label) }]);
+        let ms = Duration::from_millis;
+        let only_these = route(&name, &broker).topics([&topic]).retry(slow_retry()).breaker(ms(1), ms(5));
+        let relay = Running::start(&place.log, [only_these]);
+        let (mut last, mut n) = (Vec::new(), 0);
+        for wanted in 1..=2 {
+            send(labels[wanted - 1]);
+            until("it to be parked", async || {
+                n += 1;
+                send(&format!("a{n}"));
+                last = surveyed(&place).await;
+                last.retain(|told| told.contains(&name));
+                place.status(&name).await.parked.retrying == wanted as u64 && last.len() == wanted
+            })
+            .await;
+        }
+        assert!(
+            last[0].starts_with(&format!("retrying: {name}: 1 message was refused and is tried again (http-400: ")),
+            "{last:?}"
+        );
+        let own = "1 message waits for its own destination and is tried again (no-queue: ";
+        assert!(last[1].starts_with(&format!("destination-unavailable: {name}: {own}")), "{last:?}");
+        relay.crash().await;
+    }
+}
+
+async fn a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended(place: Place) {
+    let broker = Broker::new();
+    one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker).retry(retries(1))]);
+    until("it to arrive", async || broker.has("a1")).await;
+    broker.reject(&["a1"]);
+    let spec = ReplaySpec { route: "all".to_owned(), to: None, filter: ReplayFilter::default(), rate: None };
+    let name = place.admin.replay(&spec, &Actor::new("tester")).await.unwrap();
+    let finished = Seen::LaneEnded(format!("{name}/0"), "finished");
+    until("the replay to end", async || relay.observed().has(&finished)).await;
+    let told = format!("dead: {name}: 1 message was given up (1 refused), and the replay has ended");
+    assert_eq!(surveyed(&place).await, [told]);
     relay.drained().await;
 }
 
