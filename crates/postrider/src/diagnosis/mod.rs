@@ -10,6 +10,7 @@ mod message;
 mod obstacle;
 mod survey;
 mod topics;
+mod walk;
 
 use std::{fmt, time::Duration};
 
