@@ -58,7 +58,7 @@ pub struct RouteStatus {
     pub replay_of: Option<Arc<str>>,
     /// Its topics, as text.
     pub topics: String,
-    /// What it read and no longer does, in the order in which it let it go.
+    /// What it read each time before its topics were changed, in the order in which that was.
     pub left: Vec<Left>,
     /// How it keeps order.
     pub order: Order,

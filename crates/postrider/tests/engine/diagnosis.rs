@@ -36,6 +36,7 @@ on_every_store!(
     a_limit_that_keeps_the_cursor_is_named,
     a_message_without_an_answer_is_named,
     a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other,
+    a_message_that_was_there_before_its_topic_was_added_is_not_said_to_be_delivered,
     a_survey_names_what_is_refused_given_up_and_unread,
     a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination,
     a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended,
@@ -367,6 +368,44 @@ async fn a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_th
         found(&place, id).await.into_iter().map(|finding| (finding.route.unwrap(), finding.code)).collect();
     told.sort_unstable();
     assert_eq!(told, [("audit".to_owned(), "passed"), ("billing".to_owned(), "discarded")]);
+    relay.drained().await;
+}
+
+async fn a_message_that_was_there_before_its_topic_was_added_is_not_said_to_be_delivered(place: Place) {
+    let (broker, refund) = (Broker::new(), |label: &str| Envelope { topic: "refunds".into(), ..message(label) });
+    let early = refund("a1");
+    place.commit(vec![early.clone()]);
+    let later = one(&place, "b1");
+    let orders = ["orders.*"];
+    let relay = Running::start(&place.log, [route("all", &broker).topics(orders)]);
+    finding(&place, later, "passed").await;
+    finding(&place, early.id, "no-route").await;
+    relay.drained().await;
+
+    let relay = Running::start(&place.log, [route("all", &broker).topics(["orders.*", "refunds"])]);
+    let told = finding(&place, early.id, "perhaps-passed-over").await;
+    assert!(told.what.contains("reads its topic only since 20"), "{told:?}");
+    assert!(told.fix.unwrap().contains("postrider replay --route all --topic refunds"));
+    let late = refund("a2");
+    place.commit(vec![late.clone()]);
+    finding(&place, late.id, "passed").await;
+    assert!(broker.has("a2") && !broker.has("a1"), "{:?}", broker.arrived());
+    relay.drained().await;
+
+    // What was enqueued while it was read stays delivered when the topic goes and comes back; what came in between does not.
+    let relay = Running::start(&place.log, [route("all", &broker).topics(orders)]);
+    until("it to be let go", async || place.status("all").await.topics == "orders.*").await;
+    let between = refund("a3");
+    place.commit(vec![between.clone()]);
+    let last = one(&place, "b2");
+    finding(&place, last, "passed").await;
+    finding(&place, between.id, "no-route").await;
+    relay.drained().await;
+    let relay = Running::start(&place.log, [route("all", &broker).topics(["orders.*", "refunds"])]);
+    for id in [early.id, between.id] {
+        finding(&place, id, "perhaps-passed-over").await;
+    }
+    finding(&place, late.id, "passed").await;
     relay.drained().await;
 }
 
