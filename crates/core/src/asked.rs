@@ -21,7 +21,8 @@ use crate::{
     topic::TopicFilter,
 };
 
-/// How often a route is remembered to have let topics go, at most; the oldest are forgotten first.
+/// How many changes of its topics a route remembers at most. Those that tell no more than a later one are forgotten first, then
+/// the oldest.
 const LEFT_MAX: usize = 16;
 
 /// What was asked of one route. Stores keep it as JSON, with the route.
@@ -31,7 +32,7 @@ pub struct Asked {
     latest: Option<TopicFilter>,
     /// What each node asks for. Those that are no longer live are left out.
     nodes: BTreeMap<NodeId, Ask>,
-    /// What it read and no longer does, in the order in which it let it go.
+    /// What it read before its topics were changed, in the order in which that was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
 }
@@ -83,26 +84,30 @@ impl Asked {
         RouteSpec { topics, order, lanes, ..spec.clone() }
     }
 
-    /// Notes what a route has read if it is not going to read all of that any more. The store calls it before it changes the
-    /// reader, with the cursors that the lanes have then, by number.
-    pub fn let_go(&mut self, known: &Reader, wanted: &RouteSpec, cursors: &[Cursor], now: Timestamp) {
-        if !Self::lets_go(known, wanted) {
+    /// Notes what a route has read if it is going to read something else. The store calls it before it changes the reader,
+    /// with the cursors that the lanes have then, by number.
+    pub fn note_topics(&mut self, known: &Reader, wanted: &RouteSpec, cursors: &[Cursor], now: Timestamp) {
+        if !Self::changes_topics(known, wanted) {
             return;
         }
-        // Cursors never move back, so what is kept now tells more of the same topics than what was kept before.
-        self.left.retain(|left| !known.topics.covers_all(&left.topics));
         self.left.push(Left::new(known, cursors, now));
-        let surplus = self.left.len().saturating_sub(LEFT_MAX);
-        self.left.drain(..surplus);
+        if self.left.len() > LEFT_MAX {
+            // Cursors never move back, so what was kept later tells more of what was delivered of the same topics.
+            let tells_less = |number: &usize| {
+                let (left, later) = (&self.left[*number], &self.left[number + 1..]);
+                later.iter().any(|later| later.topics.covers_all(&left.topics))
+            };
+            self.left.remove((0..self.left.len()).find(tells_less).unwrap_or(0));
+        }
     }
 
-    /// Whether something is no longer read then: only in that case the cursors are asked for.
+    /// Whether other topics are read then: only in that case the cursors are asked for.
     #[must_use]
-    pub fn lets_go(known: &Reader, wanted: &RouteSpec) -> bool {
-        !wanted.topics.covers_all(&known.topics)
+    pub fn changes_topics(known: &Reader, wanted: &RouteSpec) -> bool {
+        !wanted.topics.is_same_as(&known.topics)
     }
 
-    /// What the route read and no longer does, in the order in which it let it go.
+    /// What the route read before its topics were changed, in the order in which that was.
     #[must_use]
     pub fn left(&self) -> &[Left] {
         &self.left
@@ -218,26 +223,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_is_kept_with_the_cursors_of_that_time() {
+    fn what_was_read_is_kept_with_the_cursors_of_the_time_when_that_was_changed() {
         let reader =
             |topics: &[&str]| Reader { topics: TopicFilter::new(topics).unwrap(), order: Order::Key, replay: None };
         let cursor = |at: u8| [Cursor(vec![at].into())];
         let mut asked = Asked::default();
         let mut change = |from: &[&str], to: &[&str], at: u8| {
-            asked.let_go(&reader(from), &spec(to, 1), &cursor(at), Timestamp::from_micros(i64::from(at)));
+            asked.note_topics(&reader(from), &spec(to, 1), &cursor(at), Timestamp::from_micros(i64::from(at)));
             let kept = Asked::decode(Some(&asked.encode()));
             assert_eq!(kept, asked);
             kept.left().iter().map(|left| format!("{} {:?}", left.topics, left.until.as_micros())).collect::<Vec<_>>()
         };
-        assert!(change(OLD, NEW, 1).is_empty(), "more is nothing let go");
-        assert_eq!(change(NEW, OLD, 2), ["a, b 2"]);
-        assert_eq!(change(OLD, &["c"], 3), ["a, b 2", "a 3"]);
-        assert_eq!(change(&["c", "b", "a"], OLD, 4), ["c, b, a 4"], "the later one tells more of the same topics");
+        assert!(change(NEW, &["b", "a"], 1).is_empty(), "the same in another order is no change");
+        assert_eq!(change(OLD, NEW, 2), ["a 2"]);
+        assert_eq!(change(NEW, OLD, 3), ["a 2", "a, b 3"]);
+        assert_eq!(change(OLD, &["c"], 4), ["a 2", "a, b 3", "a 4"]);
+        let mut kept = Vec::new();
         for at in 5..50 {
             let topic = format!("t{at}");
-            change(&[topic.as_str()], OLD, at);
+            kept = change(&[topic.as_str()], OLD, at);
+            let told = kept.iter().any(|kept| kept == "a, b 3");
+            assert_eq!(told, at < 19, "what a later one covers goes first, then the oldest: {kept:?}");
         }
-        assert_eq!(asked.left().len(), LEFT_MAX);
+        assert_eq!(kept.len(), LEFT_MAX);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What a route has delivered of topics that it no longer reads.
+//! What a route has read before, and what it has delivered of topics that it no longer reads.
 //!
 //! A cursor tells how far a route is with the topics that it reads now. Once a topic is taken out of it, nothing would tell
-//! any more which messages of that topic it had delivered by then: all of them would look as if nobody ever did. So the route
-//! keeps, with [what was asked of it](crate::asked), where its lanes were when it let the topic go.
+//! any more which messages of that topic it had delivered by then: all of them would look as if nobody ever did. And once a
+//! topic is added, all that the cursor has passed of it would look delivered. So the route keeps, with
+//! [what was asked of it](crate::asked), what it read and where its lanes were whenever that was changed.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,12 +17,12 @@ use crate::{
     topic::TopicFilter,
 };
 
-/// What a route read until it let some of it go.
+/// What a route read until that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
     /// What it read until then, also what it still reads.
     pub topics: TopicFilter,
-    /// When it let go, by the store's clock.
+    /// When it was changed, by the store's clock.
     pub until: Timestamp,
     order: Order,
     /// Where each lane was, by number.

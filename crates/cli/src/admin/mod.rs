@@ -58,8 +58,8 @@ impl Watched {
         let mut topics = self.topics.lock().await;
         if topics.is_whole() {
             topics.look(&*self.admin).await?;
-            // One page with each look: whoever asks has not the time for a large log, and asks again.
-            topics.sort_out_some(&*self.admin, overview).await?;
+            // Whoever asks has not the time for a large log: the first walk is gone on with by the relay itself.
+            while !topics.sort_out_some(&*self.admin, overview).await? && topics.is_sorted_out() {}
         }
         Ok((diagnosis::survey(&*self.admin, overview, &topics).await?, topics.unread(overview)))
     }

@@ -168,16 +168,16 @@ struct Judged {
 }
 
 impl Judged {
-    fn new(arguments: &Arguments, Seen { overview, unread, .. }: &Seen) -> Self {
+    fn new(arguments: &Arguments, Seen { overview, dead, unread, .. }: &Seen) -> Self {
         // What a replay delivers again is old by nature, and nobody waits for it. What it has given up waits for an operator.
         let live = || overview.routes.iter().filter(|route| route.replay_of.is_none());
-        let all = || overview.routes.iter();
         let mut judged = Self {
             level: Level::Well,
             oldest: live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default(),
             pending: live().map(|route| route.pending).sum(),
-            dead: all().map(|route| route.parked.dead).sum(),
-            keys: all().map(|route| route.parked.blocking).sum(),
+            // An overview knows no replay that has ended; what it has given up waits all the same.
+            dead: dead.iter().map(|group| group.rows).sum(),
+            keys: overview.routes.iter().map(|route| route.parked.blocking).sum(),
             relays: overview.nodes.iter().filter(|node| !node.is_silent()).count() as u64,
         };
         let by_age = match judged.oldest {

@@ -364,7 +364,12 @@ pub(crate) const KEYS: &[Key] = &[
     live("route.http.ca_file", Text, Words("none"), "PEM certificates to trust beside those of the platform"),
     live("route.nats.prefix", Text, Words("none"), "what every subject begins with, before a dot and the topic"),
     live("route.nats.source", Text, Value("\"postrider\""), "the attribute `source` of every event: who speaks"),
-    live("route.nats.timeout", SomeTime, Value("\"10s\""), "how long an acknowledgement may take"),
+    live(
+        "route.nats.timeout",
+        SomeTime,
+        Value("\"10s\""),
+        "how long an acknowledgement may take; shorter than `publish_timeout`",
+    ),
     live(
         "route.nats.declare",
         Text,
@@ -393,7 +398,12 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     live("route.rabbitmq.routing_key", Text, Words("the topic"), "the routing key of every message"),
     live("route.rabbitmq.source", Text, Value("\"postrider\""), "the attribute `source` of every event: who speaks"),
-    live("route.rabbitmq.timeout", SomeTime, Value("\"10s\""), "how long a confirm may take"),
+    live(
+        "route.rabbitmq.timeout",
+        SomeTime,
+        Value("\"10s\""),
+        "how long a confirm may take; shorter than `publish_timeout`",
+    ),
     live(
         "route.rabbitmq.payload_max",
         Size("1B", "128MiB"),
@@ -420,7 +430,12 @@ pub(crate) const KEYS: &[Key] = &[
     live("route.redis.stream", Text, Words("the message's topic, behind `prefix`"), "one stream for everything"),
     live("route.redis.prefix", Text, Words("none"), "what the name of every stream begins with, before the topic"),
     live("route.redis.source", Text, Value("\"postrider\""), "the attribute `source` of every event: who speaks"),
-    live("route.redis.timeout", SomeTime, Value("\"10s\""), "how long an answer may take"),
+    live(
+        "route.redis.timeout",
+        SomeTime,
+        Value("\"10s\""),
+        "how long an answer may take; shorter than `publish_timeout`",
+    ),
     live(
         "route.redis.payload_max",
         Size("1B", "256MiB"),
@@ -437,7 +452,12 @@ pub(crate) const KEYS: &[Key] = &[
     live("route.kafka.topic", Text, Words("the message's topic, behind `prefix`"), "one Kafka topic for everything"),
     live("route.kafka.prefix", Text, Words("none"), "what the name of every Kafka topic begins with, before the topic"),
     live("route.kafka.source", Text, Value("\"postrider\""), "the attribute `source` of every event: who speaks"),
-    live("route.kafka.timeout", SomeTime, Value("\"10s\""), "how long an acknowledgement may take; 10ms to 5m"),
+    live(
+        "route.kafka.timeout",
+        SomeTime,
+        Value("\"10s\""),
+        "how long an acknowledgement may take; 10ms to 5m, at most half of `publish_timeout`",
+    ),
     live("route.kafka.linger", Duration, Value("\"1ms\""), "how long the client waits for more before it sends"),
     live(
         "route.kafka.message_max",

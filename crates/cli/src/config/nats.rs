@@ -14,7 +14,7 @@ use super::{reader::Section, secret::Place};
 pub(crate) struct NatsConfig {
     prefix: Option<String>,
     source: String,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     declare: Option<String>,
     replicas: u32,
     tls: bool,

@@ -15,7 +15,7 @@ pub(crate) struct RabbitmqConfig {
     exchange: Option<String>,
     routing_key: Option<String>,
     source: String,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     payload_max: usize,
     declare: Option<String>,
     queue_type: QueueKind,

@@ -280,6 +280,13 @@ impl<'d, 'i> Section<'d, 'i> {
         self.document.report(at, self.full(key), what.into());
     }
 
+    /// As [`Self::object`], about a key of a table inside this one.
+    pub(super) fn object_inside(&self, section: &str, key: &str, what: impl Into<String>) {
+        let value = self.table.get(section).and_then(|table| table.get_ref().get(key));
+        let at = value.map_or(self.at, |value| value.span().start);
+        self.document.report(at, format!("{}.{key}", self.full(section)), what.into());
+    }
+
     /// A key of this section that has no place beside another one's value, and why.
     pub(super) fn out_of_place(&mut self, key: &'static str, why: impl Into<String>) {
         if self.has(key) {

@@ -15,7 +15,7 @@ pub(crate) struct RedisConfig {
     stream: Option<String>,
     prefix: Option<String>,
     source: String,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     payload_max: usize,
     declare: bool,
     replicas: u32,

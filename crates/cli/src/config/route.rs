@@ -123,6 +123,16 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         section.object("publish_timeout", "must be at least twice `http.timeout`, which is \"15s\" by default");
     }
     let unless_told = || http.as_ref().map_or(Duration::from_secs(30), HttpConfig::publish_timeout);
+    let publish_timeout = publish_timeout.unwrap_or_else(unless_told);
+    let brokers = [
+        ("nats", nats.as_ref().map(|nats| nats.timeout)),
+        ("rabbitmq", rabbitmq.as_ref().map(|rabbitmq| rabbitmq.timeout)),
+        ("redis", redis.as_ref().map(|redis| redis.timeout)),
+        ("kafka", kafka.as_ref().map(|kafka| kafka.timeout)),
+    ];
+    for (broker, timeout) in brokers.into_iter().filter_map(|(broker, timeout)| Some((broker, timeout?))) {
+        check_timeout(section, broker, timeout, publish_timeout);
+    }
     let route = RouteConfig {
         name: name.unwrap_or_default(),
         store,
@@ -135,7 +145,7 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         rate: section.number("rate"),
         window: section.number_or_default("window"),
         window_bytes: section.size_or_default("window_bytes"),
-        publish_timeout: publish_timeout.unwrap_or_else(unless_told),
+        publish_timeout,
         page: section.number_or_default("page"),
         batch: section.number_or_default("batch"),
         batches: section.number_or_default("batches"),
@@ -163,6 +173,24 @@ fn read_one(section: &mut Section<'_, '_>, stores: &[StoreConfig]) -> RouteConfi
         }
     }
     route
+}
+
+/// A publisher has to answer before the route stops waiting: otherwise all of a batch counts as unknown and is sent again, and
+/// what the publisher knew of it is lost. Kafka's takes up to twice its timeout.
+fn check_timeout(section: &Section<'_, '_>, broker: &'static str, timeout: Duration, publish_timeout: Duration) {
+    let (fine, longer, shorter) = match broker {
+        "kafka" => (publish_timeout >= timeout.saturating_mul(2), "at least twice", "at most half of"),
+        _ => (publish_timeout > timeout, "longer than", "shorter than"),
+    };
+    if fine {
+        return;
+    }
+    if section.has("publish_timeout") {
+        section.object("publish_timeout", format!("must be {longer} `{broker}.timeout`, which is \"10s\" by default"));
+    } else {
+        let advice = "which is \"30s\" by default: raise that too, or lower this";
+        section.object_inside(broker, "timeout", format!("must be {shorter} the route's `publish_timeout`, {advice}"));
+    }
 }
 
 /// Which store; of several it must be said.

@@ -102,10 +102,11 @@ impl Unrouted {
     async fn step(&self, judged: &mut Judged) -> Outcome<postrider::Result<bool>> {
         let last = self.topics.lock().await.step(&*self.admin).await;
         if self.allowed {
-            if let Ok(true) = last {
-                judged.extend(self.topics.lock().await.seen().keys().cloned());
-            }
-            return Ok(last);
+            // What is there already is allowed, and no news later.
+            return Ok(match last {
+                Ok(true) => self.news(judged).await.map(|_| true),
+                other => other,
+            });
         }
         match self.unread(judged, matches!(last, Ok(true))).await {
             Ok(unread) if unread.is_empty() => Ok(last),
@@ -162,11 +163,13 @@ impl Unrouted {
     }
 
     /// Topics that have come since, and that no route reads. What was read once is asked of those who know what was delivered
-    /// of it: that is walked through once.
+    /// of it: that is walked through once, here and now, also if somebody else has only begun with it.
     async fn news(&self, judged: &mut Judged) -> postrider::Result<Vec<String>> {
         while !self.topics.lock().await.step(&*self.admin).await? {}
         let mut unread = self.unread(judged, false).await?;
-        if self.topics.lock().await.seen().keys().any(|topic| !judged.contains(topic)) {
+        let is_left =
+            |topics: &Topics| topics.seen().keys().any(|topic| !judged.contains(topic)) || !topics.is_sorted_out();
+        if is_left(&*self.topics.lock().await) {
             let overview = self.admin.overview().await?;
             while !self.topics.lock().await.sort_out_some(&*self.admin, &overview).await? {}
             let left = self.topics.lock().await.unread(&overview).into_iter().map(|(topic, _)| topic);
@@ -198,4 +201,73 @@ fn refused(store: &str, unread: &[String]) -> Failure {
          passed these and takes a `postrider replay --route … --topic …` besides; or to one with `transport = \"discard\"`, if nobody needs them; or write \
          `unrouted = \"allow\"` in `[relay]`"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider::{
+        Envelope, Outbox,
+        core::{
+            lease::{Node, NodeId, Order, RouteSpec, Start},
+            log::Log,
+        },
+        memory::{Memory, MemoryStore},
+    };
+
+    use super::*;
+
+    /// More than one page of a walk.
+    const MANY: u64 = 25_000;
+
+    /// As many as one transaction may enqueue, or fewer.
+    const BATCH: u64 = 5_000;
+
+    fn enqueue(store: &MemoryStore, topic: &str) {
+        for _ in 0..MANY / BATCH {
+            let mut transaction = store.begin();
+            let envelopes = (0..BATCH).map(|_| Envelope::new(topic, "n", "")).collect();
+            Outbox::new(Memory).enqueue_raw(&mut transaction, envelopes).unwrap();
+            transaction.commit();
+        }
+    }
+
+    /// Makes a route known that reads these topics, for nodes that are gone.
+    async fn reads(store: &MemoryStore, topics: &[&str]) {
+        let node = Node {
+            id: NodeId::generate(),
+            name: "another".to_owned(),
+            routes: vec!["all".into()],
+            lease_life: Duration::from_secs(60),
+            standstills: Vec::new(),
+        };
+        let topics = TopicFilter::new(topics).unwrap();
+        let spec = RouteSpec { name: "all".into(), topics, order: Order::Key, lanes: 1, start: Start::Oldest };
+        store.register(&node, &[spec]).await.unwrap();
+        store.retire(node.id).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_let_go_is_sorted_out_by_the_relay_itself_also_where_it_is_allowed() {
+        let store = Arc::new(MemoryStore::new());
+        enqueue(&store, "refunds");
+        enqueue(&store, "returns");
+        reads(&store, &["orders", "refunds", "returns"]).await;
+        reads(&store, &["orders", "returns"]).await;
+        let unrouted = Unrouted::new("shop".to_owned(), Arc::clone(&store) as _, Vec::new(), true).unwrap();
+        let told = async || {
+            let overview = store.overview().await.unwrap();
+            unrouted.topics.lock().await.unread(&overview)
+        };
+        let mut judged = unrouted.look_at_all().await.unwrap();
+        assert_eq!(told().await, [("refunds".to_owned(), MANY)]);
+        assert_eq!(unrouted.news(&mut judged).await.unwrap(), [""; 0], "it was there before");
+
+        // Somebody else lets go of more, and whoever scrapes has the time for one page.
+        reads(&store, &["orders"]).await;
+        let overview = store.overview().await.unwrap();
+        assert!(!unrouted.topics.lock().await.sort_out_some(&*store, &overview).await.unwrap());
+        assert_eq!(told().await, [], "not known yet");
+        unrouted.news(&mut judged).await.unwrap();
+        assert_eq!(told().await, [("refunds".to_owned(), MANY), ("returns".to_owned(), MANY)]);
+    }
 }

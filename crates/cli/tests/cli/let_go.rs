@@ -79,6 +79,22 @@ fn what_a_forgotten_route_had_delivered_is_said_to_be_unknown() {
     assert!(why.code == 1 && why.stdout.contains("whether `orders` had delivered it was forgotten"), "{why:?}");
 }
 
+/// The cursor stays where it is, so nobody delivers it, and a script that waits for it must not be told otherwise.
+#[test]
+fn what_was_there_before_its_topic_was_added_is_not_delivered() {
+    let workplace = Workplace::new();
+    drop(workplace.migrated());
+    let early = enqueue(&workplace, "refunds.made");
+    enqueue(&workplace, "orders.placed");
+    deliver(&workplace, "narrow", &config("\"orders.*\"", "unrouted = \"allow\""), 1);
+    let late = enqueue(&workplace, "orders.placed");
+    deliver(&workplace, "wide", &config("\"orders.*\", \"refunds.*\"", ""), 2);
+    let why = workplace.run(&[&["why", early.as_str()][..], &STORE].concat());
+    assert!(why.code == 1 && why.stdout.contains("[perhaps-passed-over]"), "{why:?}");
+    assert!(why.stdout.contains("postrider replay --route orders --topic refunds.made"), "{why:?}");
+    assert_eq!(workplace.run(&[&["why", late.as_str()][..], &STORE].concat()).code, 0);
+}
+
 #[test]
 fn what_waited_when_its_topic_was_taken_out_is_nobodys() {
     let workplace = Workplace::new();

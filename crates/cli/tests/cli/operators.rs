@@ -222,7 +222,7 @@ fn the_dead_are_counted_before_they_are_changed() {
     assert_eq!(site.last_act()[0], "migrate", "a look leaves no trace");
     let one = site.run(&["dead", "discard", "--id", &ids[0], "--reason", "first"]);
     assert_eq!((one.code, one.stdout.as_str(), site.dead_count()), (0, "1 discarded\n", 4));
-    let subject = format!("1 rows of state dead, message {}", ids[0]);
+    let subject = format!("1 rows of state dead, route orders, message {}", ids[0]);
     assert_eq!(site.last_act()[..2], ["discard".to_owned(), subject]);
     assert_eq!(site.last_act()[3], "first");
     let slowly = site.run(&["dead", "redrive", "--all", "--yes", "--rate", "3", "--actor", "anna"]);

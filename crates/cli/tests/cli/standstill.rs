@@ -6,13 +6,20 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
+use postrider::MessageId;
+use postrider_testkit::service;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 
 use crate::{
     admin::{free_port, get},
@@ -202,6 +209,14 @@ fn webhook(url: &str, port: u16, more: &str) -> String {
     )
 }
 
+/// Answers one request, and ends the connection.
+fn answering_once(head: &str, mut stream: TcpStream) {
+    let read = stream.read(&mut [0; 16 << 10]);
+    if read.is_ok_and(|read| read > 0) {
+        let _ = write!(stream, "HTTP/1.1 {head}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+}
+
 /// Answers every request of a connection in the same way. A request of these tests fits into one read.
 fn answering(head: &'static str) -> impl Fn(TcpStream) + Send + Sync + 'static {
     move |mut stream| {
@@ -380,6 +395,80 @@ fn a_destination_that_refuses_a_message() {
             ],
         },
     );
+}
+
+/// A stream that took messages and is gone is waited for, and the others of the route go on.
+#[test]
+fn one_destination_of_several_that_takes_nothing() {
+    let (scene, runtime) = (Scene::new(), Runtime::new().unwrap());
+    let (url, prefix) = (service::url("POSTRIDER_TEST_REDIS"), format!("t{}:", MessageId::generate()));
+    let connection = redis::Client::open(url.as_str()).unwrap();
+    let mut connection = runtime.block_on(connection.get_multiplexed_async_connection()).unwrap();
+    let streams = ["orders.placed", "orders.paid"].map(|topic| format!("{prefix}{topic}"));
+    for stream in &streams {
+        let mut make = redis::cmd("XGROUP");
+        make.arg("CREATE").arg(stream).arg("somebody").arg("$").arg("MKSTREAM");
+        runtime.block_on(make.exec_async(&mut connection)).unwrap();
+    }
+    let first = ["orders.placed", "orders.paid"].map(|topic| scene.enqueue(topic, &[]));
+    let _relay = scene.relay(&format!("transport = \"{url}\"\n[route.redis]\nprefix = \"{prefix}\"\n"));
+    wait_until("both take messages", || first.iter().all(|id| scene.why(id)[0]["code"] == "passed"));
+    let mut drop_it = redis::cmd("DEL");
+    runtime.block_on(drop_it.arg(&streams[1]).exec_async(&mut connection)).unwrap();
+    let id = scene.enqueue("orders.paid", &[]);
+    wait_until("others have gone through", || {
+        let other = scene.enqueue("orders.placed", &[]);
+        wait_until("it is on record", || scene.why(&other)[0]["code"] == "passed");
+        scene.why(&id)[0]["code"] == "destination-unavailable"
+    });
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("destination-unavailable", "(no-stream: there is no stream "),
+            standstill: "destination-unavailable",
+            samples: &[("postrider_outbox_retrying", &[("route", "orders")], 1.0)],
+        },
+    );
+    let status = scene.status();
+    let told = status["findings"].to_string();
+    assert!(told.contains("1 message waits for its own destination and is tried again (no-stream: "), "{status}");
+    assert_eq!(status["routes"][0]["parked"]["dead"], 0, "and nothing is given up");
+    runtime.block_on(redis::cmd("DEL").arg(&streams[0]).exec_async(&mut connection)).unwrap();
+}
+
+/// The replay is over and in no overview any more; what it has given up waits for an operator all the same.
+#[test]
+fn a_message_that_a_replay_has_given_up() {
+    let scene = Scene::new();
+    let id = scene.enqueue("orders.placed", &[]);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let told_to = Arc::clone(&refuses);
+    let endpoint = endpoint("http", "", move |stream| {
+        let head = if told_to.load(Ordering::SeqCst) { "422 Unprocessable Content" } else { "204 No Content" };
+        answering_once(head, stream);
+    });
+    let _relay = scene.relay(&format!("{endpoint}[route.retry]\nattempts_max = 1\n"));
+    wait_until("it is delivered", || scene.why(&id)[0]["code"] == "passed");
+    refuses.store(true, Ordering::SeqCst);
+    assert_eq!(scene.run(&["replay", "--route", "orders"]).code, 0);
+    wait_until("the replay has ended", || {
+        let routes = scene.status()["routes"].as_array().unwrap().len();
+        routes == 1 && scene.run(&["dead", "list"]).stdout.ends_with("1 dead\n")
+    });
+    let replay = [("route", "orders#replay-1")];
+    scene.assert_told(
+        &id,
+        &Told {
+            why: ("dead", "it was given up after 1 attempt"),
+            standstill: "dead",
+            samples: &[("postrider_dead_letters", &replay, 1.0), ("postrider_standstill", &replay, 1.0)],
+        },
+    );
+    let checked = scene.run(&["check"]);
+    assert!(checked.code == 1 && checked.stdout.contains(", 1 dead |"), "{checked:?}");
+    assert!(checked.stdout.contains("orders#replay-1: 1 message was given up"), "{checked:?}");
+    let (_, health) = get(scene.listen, "/healthz", None).unwrap();
+    assert!(health.contains("\"code\":\"dead\""), "{health}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! A subject is a sentence for people, and is all that a store keeps of what was done. So what it says is written and taken
 //! apart here, in one place.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{ParkedFilter, ParkedRow};
@@ -32,19 +34,21 @@ pub const MESSAGES_PER_ENTRY: usize = 100;
 const MESSAGES: &str = ", messages ";
 
 impl ParkedFilter {
-    /// What the audit record says of the rows that were changed together: one subject per entry, each with the ids of its
-    /// messages, so that what became of one of many can be told later. Nothing changed is nothing to note.
+    /// What the audit record says of the rows that were changed together, each by its route and its message: one subject per
+    /// entry, with the route of its rows and the ids of their messages, so that what became of one of many can be told later,
+    /// and on which route. Nothing changed is nothing to note.
     #[must_use]
-    pub fn subjects(&self, changed: &[MessageId]) -> Vec<String> {
-        if self.id.is_some() {
-            let rows = changed.len();
-            return if rows > 0 { vec![format!("{rows} rows of {self}")] } else { Vec::new() };
-        }
-        let subject = |messages: &[MessageId]| {
-            let ids: Vec<String> = messages.iter().map(ToString::to_string).collect();
-            format!("{} rows of {self}{MESSAGES}{}", messages.len(), ids.join(" "))
-        };
-        changed.chunks(MESSAGES_PER_ENTRY).map(subject).collect()
+    pub fn subjects(&self, changed: &[(Arc<str>, MessageId)]) -> Vec<String> {
+        let of_route = changed.chunk_by(|(one, _), (other, _)| one == other);
+        of_route.flat_map(|rows| rows.chunks(MESSAGES_PER_ENTRY)).map(|rows| self.subject(rows)).collect()
+    }
+
+    /// Of rows of one route, of which there is at least one. A message that the filter names is not named again.
+    fn subject(&self, rows: &[(Arc<str>, MessageId)]) -> String {
+        let filter = Self { route: Some(rows[0].0.to_string()), ..self.clone() };
+        let ids: Vec<String> = rows.iter().map(|(_, id)| id.to_string()).collect();
+        let messages = if self.id.is_some() { String::new() } else { format!("{MESSAGES}{}", ids.join(" ")) };
+        format!("{} rows of {filter}{messages}", rows.len())
     }
 }
 
@@ -182,12 +186,13 @@ mod tests {
     #[test]
     fn an_entry_names_each_of_many_messages() {
         let ids: Vec<MessageId> = (0..=MESSAGES_PER_ENTRY).map(|_| MessageId::generate()).collect();
+        let rows: Vec<(Arc<str>, MessageId)> = ids.iter().map(|id| ("billing".into(), *id)).collect();
         let filter = ParkedFilter {
             route: Some("billing".into()),
             key: Some("a, messages b".into()),
             ..ParkedFilter::default()
         };
-        let subjects = filter.subjects(&ids);
+        let subjects = filter.subjects(&rows);
         let entry = |subject: &String| AuditEntry {
             at: Timestamp::from_micros(0),
             actor: Actor::new("ada"),
@@ -206,10 +211,21 @@ mod tests {
         assert_eq!(entries[1].message(), None);
 
         let one = ParkedFilter { id: Some(ids[0]), ..ParkedFilter::default() };
-        assert_eq!(one.subjects(&ids[..1]), [format!("1 rows of message {}", ids[0])], "said once");
-        assert!(entry(&one.subjects(&ids[..1])[0]).names(ids[0]));
+        assert_eq!(one.subjects(&rows[..1]), [format!("1 rows of route billing, message {}", ids[0])], "said once");
+        assert!(entry(&one.subjects(&rows[..1])[0]).names(ids[0]));
         assert_eq!((one.subjects(&[]), filter.subjects(&[])), (Vec::<String>::new(), Vec::new()));
         let before = entry(&"5 rows of route billing, key a, messages b".to_owned());
         assert!(!before.names_messages() && before.in_short() == before.subject);
+    }
+
+    #[test]
+    fn rows_of_several_routes_have_an_entry_for_each() {
+        let id = MessageId::generate();
+        let rows: [(Arc<str>, MessageId); 3] = ["audit", "billing", "billing"].map(|route| (route.into(), id));
+        let all = ParkedFilter { state: Some(crate::parked::ParkedState::Dead), ..ParkedFilter::default() };
+        let subjects = all.subjects(&rows);
+        assert_eq!(subjects[0], format!("1 rows of state dead, route audit, messages {id}"));
+        assert_eq!(subjects[1], format!("2 rows of state dead, route billing, messages {id} {id}"));
+        assert_eq!(subjects.len(), 2);
     }
 }

@@ -62,7 +62,7 @@ pub struct RouteStatus {
     pub replay_of: Option<Arc<str>>,
     /// Its topics, as text.
     pub topics: String,
-    /// What it read and no longer does, in the order in which it let it go.
+    /// What it read each time before its topics were changed, in the order in which that was.
     pub left: Vec<Left>,
     /// How it keeps order.
     pub order: Order,
@@ -444,10 +444,12 @@ pub trait StoreAdmin: Send + Sync {
 
     /// Tries matching *dead* rows again, with a fresh count of attempts: one that blocks its key becomes `retrying`, due
     /// now, and stays the head; any other becomes `scheduled` for now and goes behind what its key has. The cause that it was
-    /// given up for stays with it. Returns how many.
+    /// given up for stays with it. An audit entry is about rows of one route and names it, as it names their messages
+    /// ([`ParkedFilter::subjects`]). Returns how many.
     fn redrive<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
 
-    /// Gives up on matching rows for good, in any state. The next of their line is then its head. Returns how many.
+    /// Gives up on matching rows for good, in any state. The next of their line is then its head. Audit entries are as those of
+    /// a redrive. Returns how many.
     fn discard<'a>(&'a self, filter: &'a ParkedFilter, actor: &'a Actor) -> BoxFuture<'a, Result<u64>>;
 
     /// Stops a route until it is resumed: its lanes drain, and their owners keep them idle. Its replays stop with it, since

@@ -12,7 +12,7 @@ use postrider_core::{
     time::Timestamp,
 };
 
-use super::{DISCARDED, Finding, Obstacle, PASSED, PERHAPS_DISCARDED, in_words, obstacles};
+use super::{DISCARDED, Finding, Obstacle, PASSED, PERHAPS_DISCARDED, PERHAPS_PASSED_OVER, in_words, obstacles};
 
 /// How many of the last acts of operators are looked at first for one on the message.
 const ACTS_FIRST: u32 = 1_000;
@@ -51,7 +51,7 @@ pub(super) async fn explain(
             continue;
         }
         if *passed {
-            findings.push(passed_by(&lane.route, trace, &acts));
+            findings.push(passed_by(&lane.route, trace, overview, &acts));
         } else {
             findings.extend(waiting(id, lane, overview));
         }
@@ -101,11 +101,18 @@ impl Acts {
     }
 }
 
-/// What a cursor has passed was delivered, or somebody gave it up, by name or with others.
-fn passed_by(route: &str, trace: &MessageTrace, acts: &Acts) -> Finding {
+/// What a cursor has passed was delivered, or somebody gave it up, by name or with others, or nobody read its topic then.
+fn passed_by(route: &str, trace: &MessageTrace, overview: &Overview, acts: &Acts) -> Finding {
     let here = |act: &&AuditEntry| act.action == "discard" && act.route().is_none_or(|other| other == route);
-    if let Some(act) = acts.on_it.iter().find(here) {
+    let mut on_it = acts.on_it.iter().filter(here);
+    if let Some(act) = on_it.clone().find(|act| act.route().is_some()) {
         return Finding::of(route, DISCARDED, gave_up(act));
+    }
+    if let Some(act) = on_it.next() {
+        return given_up_somewhere(route, trace, act);
+    }
+    if let Some(finding) = passed_over(route, trace, overview) {
+        return finding;
     }
     if let Some(act) = acts.entries.iter().filter(here).find(|act| perhaps_took(act, trace)) {
         let who = &act.actor.name;
@@ -119,6 +126,34 @@ fn passed_by(route: &str, trace: &MessageTrace, acts: &Acts) -> Finding {
         return Finding::of(route, PERHAPS_DISCARDED, what);
     }
     Finding::of(route, PASSED, "the route has passed it: delivered, unless the route did not read its topic then")
+}
+
+/// An older program did not note on which route it gave a message up. Where only one can have had it, it was that one.
+fn given_up_somewhere(route: &str, trace: &MessageTrace, act: &AuditEntry) -> Finding {
+    let waits = |lane: &LaneId| trace.parked.iter().any(|row| row.route == lane.route);
+    if trace.passed.iter().filter(|(lane, passed)| *passed && !waits(lane)).count() == 1 {
+        return Finding::of(route, DISCARDED, gave_up(act));
+    }
+    let (who, at) = (&act.actor.name, act.at);
+    let what = format!("the route has passed it: delivered, or given up by {who} at {at}, on this route or on another");
+    Finding::of(route, PERHAPS_DISCARDED, what).fix("whoever received it knows")
+}
+
+/// A topic that is added to a route moves no cursor back. So what was enqueued before was passed over, unless the route had not
+/// come to it; where its cursor was is known to the store alone, and told for topics that were taken out only.
+fn passed_over(route: &str, trace: &MessageTrace, overview: &Overview) -> Option<Finding> {
+    let (envelope, enqueued_at) = trace.record.as_ref()?;
+    let status = overview.routes.iter().find(|status| *status.route == *route)?;
+    let mut since = status.left.iter().skip_while(|left| left.until <= *enqueued_at);
+    let read_then = since.next().filter(|then| !then.topics.matches(&envelope.topic))?;
+    let again = since.take_while(|later| !later.topics.matches(&envelope.topic)).last().unwrap_or(read_then);
+    let what = format!(
+        "the route has passed it, and reads its topic only since {}, when it was there already: nobody delivered it, unless the \
+         route was that far behind",
+        again.until
+    );
+    let fix = format!("postrider replay --route {route} --topic {}; whoever received it knows", envelope.topic);
+    Some(Finding::of(route, PERHAPS_PASSED_OVER, what).fix(fix))
 }
 
 fn gave_up(act: &AuditEntry) -> String {
@@ -370,4 +405,36 @@ async fn head_before(admin: &dyn StoreAdmin, row: &ParkedRow, key: Option<String
 
 fn advice(route: &Arc<str>, head: MessageId) -> String {
     format!("postrider dead redrive --route {route} --id {head}; or postrider dead discard --route {route} --id {head}")
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{admin::Actor, envelope::Envelope};
+
+    use super::*;
+
+    #[test]
+    fn an_entry_that_does_not_name_its_route_is_sure_of_the_only_one() {
+        let now = Timestamp::from_micros(1);
+        let envelope = Envelope::new("orders", "n", "");
+        let act = AuditEntry {
+            at: now,
+            actor: Actor::new("anna"),
+            action: "discard".to_owned(),
+            subject: format!("1 rows of state dead, message {}", envelope.id),
+        };
+        let overview = Overview { routes: Vec::new(), nodes: Vec::new(), records: 1, at: now };
+        let told = |routes: &[&str], acts: &[AuditEntry]| -> Vec<&'static str> {
+            let lane = |route: &&str| (LaneId { route: (*route).into(), number: 0 }, true);
+            let record = Some((envelope.clone(), now));
+            let trace = MessageTrace { record, passed: routes.iter().map(lane).collect(), parked: Vec::new() };
+            let acts = Acts { entries: acts.to_vec(), on_it: acts.to_vec(), whole: true };
+            routes.iter().map(|route| passed_by(route, &trace, &overview, &acts).code).collect()
+        };
+        assert_eq!(told(&["billing"], std::slice::from_ref(&act)), [DISCARDED]);
+        assert_eq!(told(&["audit", "billing"], std::slice::from_ref(&act)), [PERHAPS_DISCARDED; 2]);
+        let named = AuditEntry { subject: format!("1 rows of route billing, message {}", envelope.id), ..act.clone() };
+        assert_eq!(told(&["audit", "billing"], std::slice::from_ref(&named)), [PASSED, DISCARDED]);
+        assert_eq!(told(&["audit", "billing"], &[act, named]), [PERHAPS_DISCARDED, DISCARDED]);
+    }
 }

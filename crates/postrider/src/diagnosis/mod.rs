@@ -10,6 +10,7 @@ mod message;
 mod obstacle;
 mod survey;
 mod topics;
+mod walk;
 
 use std::{fmt, time::Duration};
 
@@ -37,13 +38,18 @@ pub struct Finding {
 }
 
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 27] = [
+pub const CODES: [(&str, &str); 28] = [
     ("passed", "the route has passed it: delivered, unless the route did not read its topic then"),
     ("discarded", "an operator gave it up for good; by whom and why"),
     (
         "perhaps-discarded",
-        "the route has passed it, and messages were given up together since then by an older program, which did not note which: \
-         it was delivered, or was one of them",
+        "the route has passed it, and messages were given up since then by an older program, which did not note which, or on \
+         which route: it was delivered, or was one of them",
+    ),
+    (
+        "perhaps-passed-over",
+        "the route has passed it, and did not read its topic yet when it was enqueued: nobody delivered it, unless the route was \
+         that far behind",
     ),
     ("under-way", "nothing is wrong; it has not been its turn yet"),
     ("unknown", "it is not in the store: not committed, rolled back, or delivered and removed by retention"),
@@ -114,6 +120,10 @@ impl fmt::Display for Finding {
 const PASSED: &str = "passed";
 const DISCARDED: &str = "discarded";
 const PERHAPS_DISCARDED: &str = "perhaps-discarded";
+const PERHAPS_PASSED_OVER: &str = "perhaps-passed-over";
+
+/// Codes of findings about a route that has nothing more to do with the message.
+const OVER: [&str; 4] = [PASSED, DISCARDED, PERHAPS_DISCARDED, PERHAPS_PASSED_OVER];
 
 /// Codes of findings that mean: nothing waits here, and nobody gave it up.
 pub const DONE: [&str; 1] = [PASSED];
@@ -127,9 +137,7 @@ pub async fn why(admin: &dyn StoreAdmin, id: MessageId) -> Result<Vec<Finding>> 
         Ok(findings) => findings,
         Err(error) => return locked(admin).await.map(|finding| vec![finding]).ok_or(error),
     };
-    if findings
-        .iter()
-        .any(|finding| finding.route.is_some() && ![PASSED, DISCARDED, PERHAPS_DISCARDED].contains(&finding.code))
+    if findings.iter().any(|finding| finding.route.is_some() && !OVER.contains(&finding.code))
         && let Some(blockage) = admin.blockage().await?
     {
         findings = findings.into_iter().map(Finding::while_locked).collect();

@@ -1,8 +1,10 @@
 //! A whole store: what keeps its routes from moving, what was given up, and what nobody reads.
 
+use std::collections::BTreeMap;
+
 use postrider_core::{
     Result,
-    admin::{CauseGroup, Overview, ParkedFilter, RouteStatus, StoreAdmin},
+    admin::{CauseGroup, Overview, ParkedFilter, ParkedRow, RouteStatus, StoreAdmin},
     doctor,
     parked::{DESTINATION_UNAVAILABLE, ParkedState},
 };
@@ -11,6 +13,9 @@ use super::{Finding, Obstacle, Topics, message::read_it, obstacles};
 
 /// Topics that are named; more would not help anybody.
 const TOPICS_SHOWN_MAX: usize = 3;
+
+/// Rows among which one is looked for that was refused, to be shown: each comes with its payload.
+const EXAMPLE_AMONG: u32 = 100;
 
 /// Everything that is wrong with the routes of a store, the most pressing first. A route for which nothing waits is left
 /// alone, whatever its state: nobody misses it. What waits for its time is not wrong either, but needs somebody who has
@@ -38,10 +43,9 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &Topics
         findings = findings.into_iter().map(Finding::while_locked).collect();
         findings.insert(0, blockage);
     }
-    if overview.routes.iter().any(|route| route.parked.dead > 0) {
-        let groups = admin.dead_groups().await?;
-        findings.extend(overview.routes.iter().filter_map(|route| given_up(route, &groups)));
-    }
+    let groups = admin.dead_groups().await?;
+    findings.extend(overview.routes.iter().filter_map(|route| given_up(route, &groups)));
+    findings.extend(given_up_by_replays(overview, &groups));
     findings.extend(unrouted(&topics.unread(overview)));
     Ok(findings)
 }
@@ -59,61 +63,85 @@ pub(super) fn blocked(found: doctor::Finding) -> Finding {
     Finding { route: None, code: found.code, what: found.detail, fix: Some(found.fix) }
 }
 
-/// Messages that a destination refuses, while it takes others or says nothing against the connection.
-async fn refused(admin: &dyn StoreAdmin, route: &RouteStatus) -> Result<Option<Finding>> {
+/// Messages that a destination refuses, while it takes others or says nothing against the connection; and apart from them those
+/// that wait for a destination of their own. The two want different people, and neither may hide the other.
+async fn refused(admin: &dyn StoreAdmin, route: &RouteStatus) -> Result<Vec<Finding>> {
     if route.parked.retrying == 0 {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let retrying = ParkedState::Retrying;
-    let filter = ParkedFilter { route: Some(route.route.to_string()), state: Some(retrying), ..Default::default() };
-    // The next attempt may have changed it between two looks.
-    let Some(first) = admin.parked(&filter, None, 1).await?.into_iter().next() else { return Ok(None) };
-    let (code, messages) = match first.is_set_aside() {
-        true => (
-            DESTINATION_UNAVAILABLE,
-            messages(
-                route.parked.retrying,
-                "waits for its own destination and is",
-                "wait for their own destination and are",
-            ),
-        ),
-        false => ("retrying", messages(route.parked.retrying, "was refused and is", "were refused and are")),
-    };
-    let held = match route.parked.held {
-        0 => String::new(),
-        held => format!("; held behind such: {held}"),
-    };
-    let cause = first.cause.map_or_else(String::new, |(code, detail)| match code == DESTINATION_UNAVAILABLE {
-        true => format!(" ({detail})"),
-        false => format!(" ({code}: {detail})"),
-    });
-    let finding = Finding::of(&route.route, code, format!("{messages} tried again{cause}{held}"));
-    Ok(Some(finding.fix(format!("postrider why {}", first.envelope.id))))
+    let all = ParkedFilter { route: Some(route.route.to_string()), state: Some(retrying), ..Default::default() };
+    let aside = ParkedFilter { cause: Some(DESTINATION_UNAVAILABLE.to_owned()), ..all.clone() };
+    // The next attempt may change a row between two looks.
+    let waiting = admin.parked_count(&aside).await?.min(route.parked.retrying);
+    let refused = route.parked.retrying - waiting;
+    let mut findings = Vec::new();
+    if refused > 0 {
+        // No filter leaves a cause out. One that is not among the first is counted and not shown.
+        let first = admin.parked(&all, None, EXAMPLE_AMONG).await?.into_iter().find(|row| !row.is_set_aside());
+        let messages = messages(refused, "was refused and is", "were refused and are");
+        let cause = first.as_ref().and_then(|row| row.cause.as_ref());
+        let cause = cause.map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
+        let finding = Finding::of(&route.route, "retrying", format!("{messages} tried again{cause}"));
+        findings.push(with_example(finding, first));
+    }
+    if waiting > 0 {
+        let first = admin.parked(&aside, None, 1).await?.into_iter().next();
+        let messages =
+            messages(waiting, "waits for its own destination and is", "wait for their own destination and are");
+        let cause = first.as_ref().and_then(|row| row.cause.as_ref());
+        let cause = cause.map_or_else(String::new, |(_, detail)| format!(" ({detail})"));
+        let finding = Finding::of(&route.route, DESTINATION_UNAVAILABLE, format!("{messages} tried again{cause}"));
+        findings.push(with_example(finding, first));
+    }
+    let such = if findings.len() > 1 { "one or the other" } else { "such" };
+    if let (held @ 1.., Some(last)) = (route.parked.held, findings.last_mut()) {
+        last.what.push_str(&format!("; held behind {such}: {held}"));
+    }
+    Ok(findings)
+}
+
+fn with_example(finding: Finding, row: Option<ParkedRow>) -> Finding {
+    match row {
+        Some(row) => finding.fix(format!("postrider why {}", row.envelope.id)),
+        None => finding,
+    }
 }
 
 /// What an operator has to decide about.
 fn given_up(route: &RouteStatus, groups: &[CauseGroup]) -> Option<Finding> {
     let parked = route.parked;
-    if parked.dead == 0 {
-        return None;
-    }
-    let causes: Vec<String> = groups
-        .iter()
-        .filter(|group| group.route == route.route)
-        .take(TOPICS_SHOWN_MAX)
-        .map(|group| format!("{} {}", group.rows, group.code))
-        .collect();
-    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
     let blocks = match (parked.blocking, parked.dead) {
+        (_, 0) => return None,
         (0, _) => String::new(),
         (1, 1) => "; its key waits behind it".to_owned(),
         (1, _) => "; the key of one of them waits behind it".to_owned(),
         (keys, dead) if keys == dead => "; their keys wait behind them".to_owned(),
         (keys, _) => format!("; the keys of {keys} of them wait behind them"),
     };
-    let what = format!("{} given up{causes}{blocks}", messages(parked.dead, "was", "were"));
-    let fix = format!("postrider dead list --route {}; then redrive or discard", route.route);
-    Some(Finding::of(&route.route, "dead", what).fix(fix))
+    Some(dead(&route.route, parked.dead, groups, &blocks))
+}
+
+/// The same of replays that have ended. An overview has them no longer, and no key waits: all that a replay leaves behind when it
+/// ends is dead.
+fn given_up_by_replays<'a>(overview: &'a Overview, groups: &'a [CauseGroup]) -> impl Iterator<Item = Finding> + 'a {
+    let mut left: BTreeMap<&str, u64> = BTreeMap::new();
+    for group in groups.iter().filter(|group| !overview.routes.iter().any(|route| route.route == group.route)) {
+        *left.entry(&group.route).or_default() += group.rows;
+    }
+    left.into_iter().map(|(route, rows)| dead(route, rows, groups, ", and the replay has ended"))
+}
+
+fn dead(route: &str, rows: u64, groups: &[CauseGroup], besides: &str) -> Finding {
+    let causes: Vec<String> = groups
+        .iter()
+        .filter(|group| *group.route == *route)
+        .take(TOPICS_SHOWN_MAX)
+        .map(|group| format!("{} {}", group.rows, group.code))
+        .collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+    let what = format!("{} given up{causes}{besides}", messages(rows, "was", "were"));
+    Finding::of(route, "dead", what).fix(format!("postrider dead list --route {route}; then redrive or discard"))
 }
 
 /// Topics that messages have and no route reads, as [`Topics::unread`] tells them: nobody will ever deliver them.

@@ -5,53 +5,33 @@
 //! that a process that looks again and again pays for the log once. It walks a stretch at a time, so whoever has no time for
 //! a large log stops in between and says how much was seen. What it has seen it does not forget when retention removes it.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use postrider_core::{
     Result,
     admin::{Overview, StoreAdmin},
-    browse::TopicPage,
     topic::TopicFilter,
 };
 
-use super::{Finding, left::Sorted};
+use super::{
+    Finding,
+    left::{Readings, Sorted},
+    walk::{REMEMBERED_MAX, Walk},
+};
 
-/// Records of one stretch. The last full stretch and what follows it are looked at again every time: a transaction that
-/// commits late may put records there.
+/// Records of one stretch.
 const STRETCH: u32 = 20_000;
-
-/// Topics that are remembered by name. A log with more of them, beside those that are [expected](Topics::expecting), has a
-/// topic per key or worse; the rest is not told, and that there is one is.
-const REMEMBERED_MAX: usize = 50_000;
 
 /// What is known of the topics of one log. Begins with nothing known.
 #[derive(Debug, Default)]
 pub struct Topics {
     expected: Vec<TopicFilter>,
-    /// Of the stretches that are not looked at again.
-    counted: BTreeMap<String, u64>,
-    /// Where those end.
-    at: Option<u64>,
-    /// The pass that is under way.
-    pass: Option<Pass>,
-    /// What the last whole pass has seen; before the first one is whole, what it has seen so far.
-    seen: BTreeMap<String, u64>,
+    /// Of what is not expected.
+    walk: Walk,
     /// Records that the first pass has looked at.
     records: u64,
-    /// Whether a pass has come to the end of the log.
-    whole: bool,
-    /// Whether there were more topics than are remembered.
-    too_many: bool,
     /// What routes have delivered of topics that they no longer read.
     sorted: Sorted,
-}
-
-/// How far a pass over the log is.
-#[derive(Debug)]
-struct Pass {
-    at: Option<u64>,
-    /// The last full stretch, which the next pass looks at again unless another one follows.
-    before: TopicPage,
 }
 
 impl Topics {
@@ -82,77 +62,61 @@ impl Topics {
     }
 
     async fn step_by(&mut self, admin: &dyn StoreAdmin, stretch: u32) -> Result<bool> {
-        let at = self.pass.as_ref().map_or(self.at, |pass| pass.at);
-        let mut page = admin.topics(at, stretch).await?;
+        let mut page = admin.topics(self.walk.at(), stretch).await?;
         // From here on nothing is waited for, so nothing can be left half done.
-        if !self.whole {
+        if !self.walk.is_whole() {
             self.records += page.topics.iter().map(|(_, records)| records).sum::<u64>();
         }
         page.topics.retain(|(topic, _)| !self.expected.iter().any(|filter| filter.matches(topic)));
-        if !self.whole {
-            self.too_many |= !add(&mut self.seen, &page);
-        }
-        let pass = self.pass.take();
-        let Some(next) = page.next else {
-            let mut seen = self.counted.clone();
-            let before = pass.is_none_or(|pass| add(&mut seen, &pass.before));
-            self.too_many |= !(before && add(&mut seen, &page));
-            (self.seen, self.whole) = (seen, true);
-            return Ok(true);
-        };
-        if let Some(pass) = pass {
-            self.at = pass.before.next;
-            self.too_many |= !add(&mut self.counted, &pass.before);
-        }
-        self.pass = Some(Pass { at: Some(next), before: page });
-        Ok(false)
+        Ok(self.walk.take(page))
     }
 
     /// Every topic that was seen and is not expected, and how many messages had it, also those that are no longer in the
     /// log.
     #[must_use]
     pub fn seen(&self) -> &BTreeMap<String, u64> {
-        &self.seen
+        self.walk.seen()
     }
 
     /// Whether the whole log was looked at, up to its end at that time.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.whole
+        self.walk.is_whole()
     }
 
-    /// Sorts out what routes have delivered of the topics that they no longer read: one page of the log, if that was not done
-    /// since they let go of them. Returns whether there is nothing more to sort out. Dropped half-way, or after an error, the
-    /// page is looked at again.
+    /// Sorts out what routes have delivered of the topics that they no longer read: one page of the log, if something of them
+    /// has come since that was done, or if they let go of more. Returns whether there is nothing more to sort out. Dropped
+    /// half-way, or after an error, the page is looked at again.
     ///
     /// # Errors
     /// If the store cannot be read.
     pub async fn sort_out_some(&mut self, admin: &dyn StoreAdmin, overview: &Overview) -> Result<bool> {
-        self.sorted.step(admin, overview, &self.seen).await
+        self.sorted.step(admin, overview, self.walk.seen()).await
+    }
+
+    /// Whether the whole log was looked at for that, if there was anything to sort out. What has come since may be left.
+    #[must_use]
+    pub fn is_sorted_out(&self) -> bool {
+        !self.sorted.is_half_done()
     }
 
     /// Those that no route of the store reads, by topic, with the messages that nobody has delivered. Of topics that a route
     /// read once that is known when they are [sorted out](Self::sort_out_some); before, nothing is said of them.
     #[must_use]
     pub fn unread(&self, overview: &Overview) -> Vec<(String, u64)> {
-        let live = overview.routes.iter().filter(|route| route.replay_of.is_none());
-        // What a newer version writes and this one cannot read is no reason to complain.
-        let filters: Vec<TopicFilter> =
-            live.filter_map(|route| TopicFilter::new(route.topics.split(", ")).ok()).collect();
-        let unread = self.seen.iter().filter(|(topic, _)| !filters.iter().any(|filter| filter.matches(topic)));
-        let left = unread.filter_map(|(topic, seen)| Some((topic, self.sorted.undelivered(overview, topic, *seen)?)));
+        let readings = Readings::of(overview);
+        let unread = self.seen().iter().filter(|(topic, _)| !readings.has(topic));
+        let left = unread.filter_map(|(topic, seen)| Some((topic, self.sorted.undelivered(&readings, topic, *seen)?)));
         left.filter(|(_, records)| *records > 0).map(|(topic, records)| (topic.clone(), records)).collect()
     }
 
     /// That only a part of the log is known, if it is so.
     #[must_use]
     pub fn in_part(&self) -> Option<Finding> {
-        let what = match (self.whole, self.too_many) {
-            (true, false) if self.sorted.is_half_done() => {
-                "only a part of the log was looked at for messages of topics \
+        let what = match (self.walk.is_whole(), self.walk.has_too_many()) {
+            (true, false) if !self.is_sorted_out() => "only a part of the log was looked at for messages of topics \
                                                             that a route read once: some of those may be undelivered"
-                    .to_owned()
-            }
+                .to_owned(),
             (true, false) => return None,
             (true, true) => format!(
                 "the log has more topics than are remembered ({REMEMBERED_MAX}): there may be more of those that no route \
@@ -168,24 +132,15 @@ impl Topics {
     }
 }
 
-/// Whether all of them were remembered.
-#[must_use]
-fn add(topics: &mut BTreeMap<String, u64>, page: &TopicPage) -> bool {
-    let mut all = true;
-    for (topic, records) in &page.topics {
-        let full = topics.len() >= REMEMBERED_MAX;
-        match topics.entry(topic.clone()) {
-            Entry::Occupied(mut known) => *known.get_mut() += records,
-            Entry::Vacant(_) if full => all = false,
-            Entry::Vacant(new) => drop(new.insert(*records)),
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use postrider_core::envelope::Envelope;
+    use std::time::Duration;
+
+    use postrider_core::{
+        envelope::Envelope,
+        lease::{Node, NodeId, Order, RouteSpec, Start},
+        log::Log,
+    };
     use postrider_store_memory::MemoryStore;
 
     use super::*;
@@ -214,12 +169,12 @@ mod tests {
         enqueue(&store, "new", 30);
         let mut topics = Topics::default();
         assert_eq!(shown(&mut topics, &store).await, ["new 30", "old 1"]);
-        let at = topics.at;
+        let at = topics.walk.at();
         assert!(at.is_some(), "two full stretches are not looked at again");
         assert_eq!(shown(&mut topics, &store).await, ["new 30", "old 1"], "nothing is counted twice");
         enqueue(&store, "newest", 25);
         assert_eq!(shown(&mut topics, &store).await, ["new 30", "newest 25", "old 1"]);
-        assert!(topics.at > at, "{topics:?}");
+        assert!(topics.walk.at() > at, "{topics:?}");
         assert_eq!(topics.in_part(), None);
     }
 
@@ -250,16 +205,38 @@ mod tests {
         assert_eq!(topics.records, 26, "but looked at");
     }
 
-    #[test]
-    fn there_is_a_limit_to_what_is_remembered() {
-        let mut known = BTreeMap::new();
-        let page = |from: usize, to: usize| TopicPage {
-            topics: (from..to).map(|number| (number.to_string(), 1)).collect(),
-            next: None,
-        };
-        assert!(add(&mut known, &page(0, REMEMBERED_MAX)));
-        assert!(add(&mut known, &page(0, 1)), "one that is known is counted on");
-        assert!(!add(&mut known, &page(REMEMBERED_MAX, REMEMBERED_MAX + 1)));
-        assert_eq!((known.len(), known["0"]), (REMEMBERED_MAX, 2));
+    /// A store whose route has let go of `refunds`.
+    async fn narrowed(store: &MemoryStore) -> Overview {
+        for topics in [&["orders", "refunds"][..], &["orders"]] {
+            let node = Node {
+                id: NodeId::generate(),
+                name: "test".to_owned(),
+                routes: vec!["all".into()],
+                lease_life: Duration::from_secs(60),
+                standstills: Vec::new(),
+            };
+            let topics = TopicFilter::new(topics).unwrap();
+            let spec = RouteSpec { name: "all".into(), topics, order: Order::Key, lanes: 1, start: Start::Oldest };
+            store.register(&node, &[spec]).await.unwrap();
+            store.retire(node.id).await.unwrap();
+        }
+        store.overview().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_comes_between_the_look_and_the_walk_is_counted_once() {
+        let store = MemoryStore::new();
+        enqueue(&store, "refunds", 1);
+        let overview = narrowed(&store).await;
+        let mut topics = Topics::default();
+        topics.look(&store).await.unwrap();
+        assert_eq!(topics.unread(&overview), [], "not looked at yet");
+        for expected in 2..5 {
+            enqueue(&store, "refunds", 1);
+            while !topics.sort_out_some(&store, &overview).await.unwrap() {}
+            topics.look(&store).await.unwrap();
+            while !topics.sort_out_some(&store, &overview).await.unwrap() {}
+            assert_eq!(topics.unread(&overview), [("refunds".to_owned(), expected)]);
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{
-        admin::{Actor, ParkedFilter},
-        lease::Order,
+        admin::{Actor, ParkedFilter, ReplaySpec},
+        lease::{Order, ReplayFilter},
         retry::RetryPolicy,
         standstill::{Reason, Standstill},
         time::Timestamp,
@@ -35,7 +35,11 @@ on_every_store!(
     a_redriven_message_says_who_put_it_back_and_what_it_was_given_up_for,
     a_limit_that_keeps_the_cursor_is_named,
     a_message_without_an_answer_is_named,
+    a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other,
+    a_message_that_was_there_before_its_topic_was_added_is_not_said_to_be_delivered,
     a_survey_names_what_is_refused_given_up_and_unread,
+    a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination,
+    a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended,
     a_store_where_all_is_well_has_nothing_in_its_survey,
 );
 
@@ -343,6 +347,116 @@ async fn a_survey_names_what_is_refused_given_up_and_unread(place: Place) {
     assert!(last[0].starts_with("retrying: all: 1 message was refused and is tried again (refused: "), "{last:?}");
     assert_eq!(last[1], "dead: all: 1 message was given up (1 refused); its key waits behind it");
     assert!(last[2].starts_with("no-route: no route reads") && last[2].contains("`strange.topic` (1)"), "{last:?}");
+    relay.drained().await;
+}
+
+async fn a_message_is_discarded_on_the_route_that_gave_it_up_and_delivered_on_the_other(place: Place) {
+    let (billing, audit) = (Broker::new(), Broker::new());
+    billing.reject(&["a1"]);
+    let id = one(&place, "a1");
+    let routes = [route("billing", &billing).retry(retries(1)), route("audit", &audit)];
+    let relay = Running::start(&place.log, routes);
+    until("both to be done with it", async || {
+        let codes: Vec<_> = found(&place, id).await.iter().map(|finding| finding.code).collect();
+        codes == ["dead", "passed"]
+    })
+    .await;
+    // Whoever names the message need not say which route.
+    let filter = ParkedFilter { id: Some(id), ..ParkedFilter::default() };
+    assert_eq!(place.admin.discard(&filter, &Actor::new("anna")).await.unwrap(), 1);
+    let mut told: Vec<_> =
+        found(&place, id).await.into_iter().map(|finding| (finding.route.unwrap(), finding.code)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [("audit".to_owned(), "passed"), ("billing".to_owned(), "discarded")]);
+    relay.drained().await;
+}
+
+async fn a_message_that_was_there_before_its_topic_was_added_is_not_said_to_be_delivered(place: Place) {
+    let (broker, refund) = (Broker::new(), |label: &str| Envelope { topic: "refunds".into(), ..message(label) });
+    let early = refund("a1");
+    place.commit(vec![early.clone()]);
+    let later = one(&place, "b1");
+    let orders = ["orders.*"];
+    let relay = Running::start(&place.log, [route("all", &broker).topics(orders)]);
+    finding(&place, later, "passed").await;
+    finding(&place, early.id, "no-route").await;
+    relay.drained().await;
+
+    let relay = Running::start(&place.log, [route("all", &broker).topics(["orders.*", "refunds"])]);
+    let told = finding(&place, early.id, "perhaps-passed-over").await;
+    assert!(told.what.contains("reads its topic only since 20"), "{told:?}");
+    assert!(told.fix.unwrap().contains("postrider replay --route all --topic refunds"));
+    let late = refund("a2");
+    place.commit(vec![late.clone()]);
+    finding(&place, late.id, "passed").await;
+    assert!(broker.has("a2") && !broker.has("a1"), "{:?}", broker.arrived());
+    relay.drained().await;
+
+    // What was enqueued while it was read stays delivered when the topic goes and comes back; what came in between does not.
+    let relay = Running::start(&place.log, [route("all", &broker).topics(orders)]);
+    until("it to be let go", async || place.status("all").await.topics == "orders.*").await;
+    let between = refund("a3");
+    place.commit(vec![between.clone()]);
+    let last = one(&place, "b2");
+    finding(&place, last, "passed").await;
+    finding(&place, between.id, "no-route").await;
+    relay.drained().await;
+    let relay = Running::start(&place.log, [route("all", &broker).topics(["orders.*", "refunds"])]);
+    for id in [early.id, between.id] {
+        finding(&place, id, "perhaps-passed-over").await;
+    }
+    finding(&place, late.id, "passed").await;
+    relay.drained().await;
+}
+
+async fn a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination(place: Place) {
+    // Whichever was parked first.
+    for (number, labels) in [["x1", "r1"], ["r1", "x1"]].into_iter().enumerate() {
+        let (broker, name) = (Broker::new(), format!("all-{number}"));
+        broker.answer(|record| match record.envelope.payload.first() {
+            Some(b'x') => Outcome::Unavailable(cause("no-queue")),
+            Some(b'r') => Outcome::Rejected(cause("http-400")),
+            _ => Outcome::Durable,
+        });
+        let topic = format!("orders.{number}");
+        let send = |label: &str| place.commit(vec![Envelope { topic: topic.as_str().into(), ..message(label) }]);
+        let ms = Duration::from_millis;
+        let only_these = route(&name, &broker).topics([&topic]).retry(slow_retry()).breaker(ms(1), ms(5));
+        let relay = Running::start(&place.log, [only_these]);
+        let (mut last, mut n) = (Vec::new(), 0);
+        for wanted in 1..=2 {
+            send(labels[wanted - 1]);
+            until("it to be parked", async || {
+                n += 1;
+                send(&format!("a{n}"));
+                last = surveyed(&place).await;
+                last.retain(|told| told.contains(&name));
+                place.status(&name).await.parked.retrying == wanted as u64 && last.len() == wanted
+            })
+            .await;
+        }
+        assert!(
+            last[0].starts_with(&format!("retrying: {name}: 1 message was refused and is tried again (http-400: ")),
+            "{last:?}"
+        );
+        let own = "1 message waits for its own destination and is tried again (no-queue: ";
+        assert!(last[1].starts_with(&format!("destination-unavailable: {name}: {own}")), "{last:?}");
+        relay.crash().await;
+    }
+}
+
+async fn a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended(place: Place) {
+    let broker = Broker::new();
+    one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker).retry(retries(1))]);
+    until("it to arrive", async || broker.has("a1")).await;
+    broker.reject(&["a1"]);
+    let spec = ReplaySpec { route: "all".to_owned(), to: None, filter: ReplayFilter::default(), rate: None };
+    let name = place.admin.replay(&spec, &Actor::new("tester")).await.unwrap();
+    let finished = Seen::LaneEnded(format!("{name}/0"), "finished");
+    until("the replay to end", async || relay.observed().has(&finished)).await;
+    let told = format!("dead: {name}: 1 message was given up (1 refused), and the replay has ended");
+    assert_eq!(surveyed(&place).await, [told]);
     relay.drained().await;
 }
 

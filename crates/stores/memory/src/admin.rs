@@ -446,8 +446,8 @@ impl State {
         rows: &[(Arc<str>, Ordinal, MessageId)],
         now: Timestamp,
     ) -> u64 {
-        let ids: Vec<MessageId> = rows.iter().map(|(_, _, id)| *id).collect();
-        for subject in filter.subjects(&ids) {
+        let changed: Vec<_> = rows.iter().map(|(route, _, id)| (Arc::clone(route), *id)).collect();
+        for subject in filter.subjects(&changed) {
             self.note(actor, action, subject, now);
         }
         rows.len() as u64

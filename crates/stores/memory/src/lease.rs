@@ -23,7 +23,7 @@ impl State {
             let wanted = asked.hear(node.id, spec, has, &live);
             if let Some(route) = known {
                 let cursors: Vec<_> = route.lanes.iter().map(|lane| cursor(lane.cursor)).collect();
-                asked.let_go(&route.reader, &wanted, &cursors, now);
+                asked.note_topics(&route.reader, &wanted, &cursors, now);
             }
             self.register_route(&wanted);
             self.routes.get_mut(&spec.name).expect("it was just registered").asked = asked;

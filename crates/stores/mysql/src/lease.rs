@@ -115,9 +115,9 @@ async fn register_route(
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
     let wanted = asked.hear(node, spec, has, live);
-    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
+    if let Some(known) = known.as_ref().filter(|known| Asked::changes_topics(&known.reader, &wanted)) {
         db.lock_route(&known.name).await?;
-        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
+        asked.note_topics(&known.reader, &wanted, &cursors(db, &known.name).await?, now);
     }
     change_route(db, &wanted, known.as_ref()).await?;
     let asked = asked.encode();

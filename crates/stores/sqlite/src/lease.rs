@@ -95,8 +95,8 @@ fn register_route(db: &Db, node: NodeId, spec: &RouteSpec, live: &[NodeStanding]
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
     let wanted = asked.hear(node, spec, has, live);
-    if let Some(known) = known.as_ref().filter(|known| Asked::lets_go(&known.reader, &wanted)) {
-        asked.let_go(&known.reader, &wanted, &cursors(db, &known.name)?, now);
+    if let Some(known) = known.as_ref().filter(|known| Asked::changes_topics(&known.reader, &wanted)) {
+        asked.note_topics(&known.reader, &wanted, &cursors(db, &known.name)?, now);
     }
     change_route(db, &wanted, known.as_ref())?;
     let asked = asked.encode();

@@ -557,6 +557,27 @@ pub async fn each_of_many_changed_rows_is_named_in_the_audit_record(store: Arc<d
     assert!(ids.iter().all(|id| entries.iter().filter(|entry| entry.names(*id)).count() == 2), "each id is there once");
 }
 
+/// What is done to a message is done on a route, and is nothing to another one that has it too: whoever did not say which has
+/// an entry for each.
+pub async fn an_audit_entry_names_the_route_of_its_rows(store: Arc<dyn Fixture>) {
+    let mut billing = Owner::of(&*store, &route("billing")).await;
+    let mut audit = Owner::of(&*store, &route("audit")).await;
+    let both = keyed("a");
+    let id = both.id;
+    billing.park(&*store, vec![(both, dead(true))]).await;
+    let park = audit.read(WHOLE).await.into_iter().map(|record| (record, dead(true))).collect();
+    let settlement = Settlement { advance: Some(audit.cursor.clone()), park, ..Settlement::default() };
+    audit.settle(settlement).await.expect("park the same on the other route");
+    let (admin, actor) = (store.admin(), Actor::new("anna"));
+    let (all, by_id) = (ParkedFilter::default(), ParkedFilter { id: Some(id), ..ParkedFilter::default() });
+    assert_eq!(admin.redrive(&all, &actor).await.expect("redrive"), 2);
+    assert_eq!(admin.discard(&by_id, &actor).await.expect("discard"), 2);
+    let acts = admin.audit_of(id, 10).await.expect("audit");
+    let mut told: Vec<_> = acts.iter().map(|act| (act.action.as_str(), act.route().unwrap_or("-"))).collect();
+    told.sort_unstable();
+    assert_eq!(told, [("discard", "audit"), ("discard", "billing"), ("redrive", "audit"), ("redrive", "billing")]);
+}
+
 /// In good health: in use, with something pending and something dead, which is an operator's daily business.
 pub async fn a_healthy_store_has_no_error(store: Arc<dyn Fixture>) {
     let mut owner = Owner::of(&*store, &route("r")).await;

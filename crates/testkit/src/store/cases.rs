@@ -125,6 +125,7 @@ macro_rules! store_conformance {
                 unknown_names_are_refused
                 every_change_is_audited
                 each_of_many_changed_rows_is_named_in_the_audit_record
+                an_audit_entry_names_the_route_of_its_rows
                 the_store_enqueues_by_itself
                 a_forgotten_route_is_gone
                 a_route_that_is_needed_is_not_forgotten

@@ -320,6 +320,51 @@ fn timings_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn a_broker_has_to_answer_before_its_route_stops_waiting() {
+    let kafka = if cfg!(feature = "kafka") { "kafka://broker:9092" } else { "stdout" };
+    let brokers = [
+        ("nats", "nats://broker", "longer than", "shorter than"),
+        ("rabbitmq", "amqp://broker", "longer than", "shorter than"),
+        ("redis", "redis://broker", "longer than", "shorter than"),
+        ("kafka", kafka, "at least twice", "at most half of"),
+    ];
+    for (broker, url, longer, shorter) in brokers.into_iter().filter(|(_, url, ..)| *url != "stdout") {
+        let told = |timeout: &str, publish_timeout: &str| {
+            let set = |key: &str, value: &str| match value {
+                "" => String::new(),
+                value => format!("{key} = \"{value}\"\n"),
+            };
+            let more = if broker == "rabbitmq" { "exchange = \"shop\"\n" } else { "" };
+            let route = set("publish_timeout", publish_timeout);
+            let text =
+                format!("{WEBHOOK}transport = \"{url}\"\n{route}[route.{broker}]\n{more}{}", set("timeout", timeout));
+            let told = parsed(&text).err()?;
+            Some(Problems { file: "p.toml", problems: &told }.to_string().trim_start().to_owned())
+        };
+        for (timeout, publish_timeout) in [("", ""), ("15s", "31s"), ("1m", "2m"), ("", "21s")] {
+            assert_eq!(told(timeout, publish_timeout), None, "{broker}: {timeout}, {publish_timeout}");
+        }
+        let line = if broker == "rabbitmq" { 8 } else { 7 };
+        assert_eq!(
+            told("1m", "").unwrap(),
+            format!(
+                "p.toml:{line}: `route.{broker}.timeout` must be {shorter} the route's `publish_timeout`, which is \"30s\" by \
+                 default: raise that too, or lower this"
+            )
+        );
+        for (timeout, publish_timeout) in [("30s", "30s"), ("", "10s"), ("1m", "40s")] {
+            assert_eq!(
+                told(timeout, publish_timeout).unwrap(),
+                format!(
+                    "p.toml:6: `route.publish_timeout` must be {longer} `{broker}.timeout`, which is \"10s\" by default"
+                ),
+                "{timeout}, {publish_timeout}"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_a_store_would_object_to_is_told_with_its_line() {
     let store = |more: &str| format!("[store]\n{more}\n[[route]]\nname = \"a\"\ntransport = \"stdout\"\n");
     for (more, line) in [

@@ -44,8 +44,8 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route, and answers whose rows it changed.
-async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<MessageId>> {
+/// Does it to every matching row, route by route, and answers which rows it changed: of which route and message.
+async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<(Arc<str>, MessageId)>> {
     let mut changed = Vec::new();
     for (route, found) in matching(db, filter).await? {
         let mut rows = Rows::new(db, &route, 0).await?;
@@ -55,7 +55,8 @@ async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<Mess
             Act::Discard => rows.remove(&places).await?,
         };
         rows.finish().await?;
-        changed.extend(found.iter().filter(|(place, _)| done.contains(place)).map(|(_, id)| *id));
+        let of_route = found.iter().filter(|(place, _)| done.contains(place));
+        changed.extend(of_route.map(|(_, id)| (Arc::from(&*route), *id)));
     }
     Ok(changed)
 }
@@ -203,7 +204,7 @@ async fn note_rows(
     actor: &Actor,
     action: &str,
     filter: &ParkedFilter,
-    changed: &[MessageId],
+    changed: &[(Arc<str>, MessageId)],
 ) -> Work<u64> {
     for subject in filter.subjects(changed) {
         note(db, actor, action, &subject).await?;

@@ -65,8 +65,8 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route under its lock, and answers whose rows it changed.
-async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<MessageId>> {
+/// Does it to every matching row, route by route under its lock, and answers which rows it changed: of which route and message.
+async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<(Arc<str>, MessageId)>> {
     db.lock("readers").await?;
     let mut changed = Vec::new();
     for route in matching_routes(db, filter).await? {
@@ -81,7 +81,7 @@ async fn each_row(db: &mut Db, filter: &ParkedFilter, act: Act) -> Work<Vec<Mess
                 Act::Redrive => rows.redrive(ordinal).await?,
                 Act::Discard => rows.remove(ordinal).await?,
             };
-            changed.extend(done.then_some(id));
+            changed.extend(done.then(|| (Arc::from(&*route), id)));
         }
         rows.finish().await?;
     }
@@ -199,7 +199,7 @@ async fn note_rows(
     actor: &Actor,
     action: &str,
     filter: &ParkedFilter,
-    changed: &[MessageId],
+    changed: &[(Arc<str>, MessageId)],
 ) -> Work<u64> {
     for subject in filter.subjects(changed) {
         note(db, actor, action, &subject).await?;

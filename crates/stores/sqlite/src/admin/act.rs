@@ -69,18 +69,19 @@ enum Act {
     Discard,
 }
 
-/// Does it to every matching row, route by route, and answers whose rows it changed.
-fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<Vec<MessageId>> {
+/// Does it to every matching row, route by route, and answers which rows it changed: of which route and message.
+fn each_row(db: &Db, filter: &ParkedFilter, now: Timestamp, act: Act) -> Work<Vec<(Arc<str>, MessageId)>> {
     let mut changed = Vec::new();
     let found = matching(db, filter)?;
     for of_route in found.chunk_by(|one, other| one.0 == other.0) {
-        let mut rows = Rows::new(db, &of_route[0].0, now);
+        let route: Arc<str> = of_route[0].0.as_str().into();
+        let mut rows = Rows::new(db, &route, now);
         for (_, ordinal, id) in of_route {
             let done = match act {
                 Act::Redrive => rows.redrive(*ordinal)?,
                 Act::Discard => rows.remove(*ordinal)?,
             };
-            changed.extend(done.then_some(*id));
+            changed.extend(done.then(|| (Arc::clone(&route), *id)));
         }
         rows.finish()?;
     }
@@ -215,7 +216,7 @@ fn note_rows(
     actor: &Actor,
     action: &str,
     filter: &ParkedFilter,
-    changed: &[MessageId],
+    changed: &[(Arc<str>, MessageId)],
     now: Timestamp,
 ) -> Work<u64> {
     for subject in filter.subjects(changed) {
