@@ -1,6 +1,10 @@
 //! Redis: a stream, added to in pipelines.
+//!
+//! The bare producer is measured in two ways, over one connection as the transport has: all pipelines in one task, and each in a
+//! task of its own.
 
 use std::{
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -70,29 +74,68 @@ impl Broker for Redis {
 
     fn bare<'a>(&'a self, place: &'a str, messages: u64) -> BoxFuture<'a, Result<Duration>> {
         Box::pin(async move {
-            let (connection, payload, name) = (connection().await?, broker::payload(), stream_of(place));
-            let attributes: Vec<(String, String)> =
-                broker::attributes(0).into_iter().map(|(name, value)| (format!("ce_{name}"), value)).collect();
-            let began = Instant::now();
-            let publish = async |from: u64| {
-                let to = messages.min(from + BURST as u64);
-                let mut pipeline = Pipeline::with_capacity(BURST);
-                for number in from..to {
-                    let command = pipeline.cmd("XADD").arg(&name).arg("*");
-                    for (attribute, value) in &attributes {
-                        match attribute.as_str() {
-                            "ce_id" => command.arg(attribute).arg(broker::id(number)),
-                            _ => command.arg(attribute).arg(value),
-                        };
-                    }
-                    command.arg("ce_datacontenttype").arg("application/json").arg("data").arg(&payload).ignore();
-                }
-                pipeline.exec_async(&mut connection.clone()).await
-            };
-            let batches = stream::iter((0..messages).step_by(BURST));
-            let mut answers = batches.map(publish).buffer_unordered(TASKS);
-            while answers.try_next().await?.is_some() {}
-            Ok(began.elapsed())
+            let sent = Arc::new(Sent::to(place, connection().await?));
+            let in_one_task = sent.in_one_task(messages).await?;
+            // So that each way begins with an empty stream.
+            self.remove(place).await?;
+            let in_tasks = Arc::clone(&sent).in_tasks(messages).await?;
+            broker::best(&[("in one task", in_one_task), ("in tasks", in_tasks)])
         })
     }
+}
+
+/// What a bare producer sends.
+struct Sent {
+    connection: MultiplexedConnection,
+    stream: String,
+    payload: Vec<u8>,
+    attributes: Vec<(String, String)>,
+}
+
+impl Sent {
+    fn to(place: &str, connection: MultiplexedConnection) -> Self {
+        let attributes = broker::attributes(0).into_iter().map(|(name, value)| (format!("ce_{name}"), value)).collect();
+        Self { connection, stream: stream_of(place), payload: broker::payload(), attributes }
+    }
+
+    async fn in_one_task(&self, messages: u64) -> Result<Duration> {
+        let began = Instant::now();
+        let mut answers = stream::iter(bursts(messages)).map(|numbers| self.burst(numbers)).buffer_unordered(TASKS);
+        while answers.try_next().await?.is_some() {}
+        Ok(began.elapsed())
+    }
+
+    async fn in_tasks(self: Arc<Self>, messages: u64) -> Result<Duration> {
+        let began = Instant::now();
+        let publish = |numbers: Range<u64>| {
+            let sent = Arc::clone(&self);
+            tokio::spawn(async move { sent.burst(numbers).await })
+        };
+        let mut answers = stream::iter(bursts(messages)).map(publish).buffer_unordered(TASKS);
+        while let Some(published) = answers.try_next().await? {
+            published?;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// One pipeline, and its answer.
+    async fn burst(&self, numbers: Range<u64>) -> Result<()> {
+        let mut pipeline = Pipeline::with_capacity(BURST);
+        for number in numbers {
+            let command = pipeline.cmd("XADD").arg(&self.stream).arg("*");
+            for (attribute, value) in &self.attributes {
+                match attribute.as_str() {
+                    "ce_id" => command.arg(attribute).arg(broker::id(number)),
+                    _ => command.arg(attribute).arg(value),
+                };
+            }
+            command.arg("ce_datacontenttype").arg("application/json").arg("data").arg(&self.payload).ignore();
+        }
+        Ok(pipeline.exec_async(&mut self.connection.clone()).await?)
+    }
+}
+
+/// The numbers of each pipeline.
+fn bursts(messages: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..messages).step_by(BURST).map(move |from| from..messages.min(from + BURST as u64))
 }

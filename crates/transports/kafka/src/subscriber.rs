@@ -184,6 +184,9 @@ fn find(consumer: &BaseConsumer<Receiving>, name: &str, timeout: Duration, just_
 
 /// Receives as one member of a group.
 ///
+/// Kafka has no place for dead letters: a message that is rejected for good counts as answered, and the group's offset passes it.
+/// It stays in its topic.
+///
 /// When it is dropped, it leaves the group on a thread of its own, which nobody waits for: the group gives its partitions to
 /// others as soon as it has heard of that. A program that ends sooner is missed only after the
 /// [session timeout](SubscriberBuilder::session_timeout); [`Self::close`] waits until the group knows.

@@ -23,9 +23,10 @@ use postrider_testkit::{
     patience::in_time,
     transport::record,
 };
-use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber};
+use postrider_transport_kafka::{Access, KafkaPublisher, KafkaSubscriber, Mechanism};
+use rdkafka::error::RDKafkaErrorCode;
 
-use support::{Own, PATIENCE, start, subscribed};
+use support::{Own, PATIENCE, access, config, fresh_name, rights, start, subscribed, told, url};
 
 /// How many messages a subscriber fetches ahead.
 const PREFETCH: usize = 32;
@@ -79,6 +80,70 @@ async fn a_broker_that_ends_loses_nothing_that_was_acknowledged() {
     let own = Own::on(&url).await;
     let place = postrider_outage::through_a_broker_that_ends(publisher(&url, &own), &mut server).await;
     place.judge(async || own.events().await).await;
+}
+
+/// Publishes to the topics that messages name, behind a prefix.
+fn by_topic(access: Access, prefix: &str) -> KafkaPublisher {
+    KafkaPublisher::builder(access).prefix(prefix).timeout(Duration::from_secs(1)).build().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_gone_keeps_no_other_waiting() {
+    let prefix = fresh_name();
+    let orders = Own::named(&url(), &format!("{prefix}orders")).await;
+    let returns = Own::named(&url(), &format!("{prefix}returns")).await;
+    // What is in a topic goes with it.
+    let mut arrived = Vec::new();
+    let gone = async || {
+        arrived = returns.events().await;
+        returns.delete().await;
+        told(config(&url()), &returns.topic, Some(RDKafkaErrorCode::UnknownTopicOrPartition)).await;
+    };
+    let publisher = by_topic(access(), &prefix);
+    let back = async || returns.create().await;
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
+    arrived.extend(returns.events().await);
+    arrived.extend(orders.events().await);
+    place.judge(async || arrived).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_forbidden_keeps_no_other_waiting() {
+    let (data, login) = (tempfile::tempdir().unwrap(), free_port());
+    let server = start(data.path(), |port, controller| {
+        format!(
+            "listeners=PLAIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},LOGIN://127.0.0.1:{login}\n\
+             advertised.listeners=PLAIN://127.0.0.1:{port},LOGIN://127.0.0.1:{login}\n\
+             listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT\n\
+             listener.name.login.sasl.enabled.mechanisms=PLAIN\n\
+             listener.name.login.plain.sasl.jaas.config=\
+             org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"secret\";\n\
+             authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+             super.users=User:ANONYMOUS\n"
+        )
+    });
+    let url = format!("kafka://{}", server.address());
+    let (orders, returns) = (Own::named(&url, "orders").await, Own::named(&url, "returns").await);
+    let mut relay = config(&format!("127.0.0.1:{login}"));
+    relay.set("security.protocol", "sasl_plaintext").set("sasl.mechanism", "PLAIN");
+    relay.set("sasl.username", "relay").set("sasl.password", "secret");
+    let give = async |own: &Own| {
+        rights::give(server.address(), "relay", &own.topic);
+        told(relay.clone(), &own.topic, None).await;
+    };
+    give(&orders).await;
+    give(&returns).await;
+    let gone = async || {
+        rights::take(server.address(), "relay", &returns.topic);
+        told(relay.clone(), &returns.topic, Some(RDKafkaErrorCode::TopicAuthorizationFailed)).await;
+    };
+    let access = Access::new(&format!("kafka://127.0.0.1:{login}")).unwrap();
+    let publisher = by_topic(access.password(Mechanism::Plain, "relay", "secret"), "");
+    let back = async || give(&returns).await;
+    let place = postrider_outage::through_a_destination_that_is_gone(publisher, gone, back).await;
+    let mut arrived = returns.events().await;
+    arrived.extend(orders.events().await);
+    place.judge(async || arrived).await;
 }
 
 /// With transactions there is more to lose: a coordinator, the client's right to its id, and what is neither committed nor aborted.

@@ -23,13 +23,18 @@
 //! | larger than the server or the stream takes | rejected | `too-large` |
 //! | nobody takes the subject, and the server says that no stream has it | unavailable; rejected if the stream is not declared here, the subject has been missing for as long as `timeout`, and nobody ever took it | `no-stream` |
 //! | nobody takes the subject although a stream has it, or JetStream does not answer | unavailable | `no-leader` |
-//! | the stream is full, sealed or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
+//! | the stream is full, sealed, offline or has no leader, the account or the server is out of resources | unavailable | `jetstream-10077` and so on |
+//! | an earlier copy of the message is still on its way into the stream | unavailable | `jetstream-10158` |
 //! | the stream has too many requests | throttled | |
 //! | any other error of JetStream | unknown: the engine tells a message's fault from an outage by whether others go through | `jetstream-10071` and so on |
 //! | we may not publish to the subject | unavailable | `denied` |
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns`, `disconnected`, `connect-timeout` |
 //! | no answer in time, whether others have theirs or not | unavailable | `timeout` |
 //! | the connection was lost | unknown | `connection-lost` |
+//!
+//! **A subject that is denied** is known by the words of the server's answer (`Permissions Violation for Publish to "…"`), because
+//! the protocol has no code for it, and says it to the connection and not to the message. A server that put it otherwise would
+//! look like one that is silent: unavailable as well, with the cause `timeout`.
 //!
 //! **A subject that a stream took** before, of this publisher, and that none takes now is an outage for as long as it takes: a
 //! stream in memory is gone with its server, and no message may pay for that. Who deletes a stream for good, while messages still

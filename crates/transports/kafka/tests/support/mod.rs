@@ -6,6 +6,8 @@
     reason = "a test that fails here has found something; not every test uses all"
 )]
 
+pub(crate) mod rights;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -25,6 +27,7 @@ use rdkafka::{
     admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
     client::DefaultClientContext,
     consumer::{BaseConsumer, Consumer},
+    error::RDKafkaErrorCode,
     message::OwnedMessage,
 };
 
@@ -109,6 +112,24 @@ pub(crate) async fn subscribed(builder: SubscriberBuilder) -> KafkaSubscriber {
     }
 }
 
+/// Waits until whoever has these settings is told this of a topic, or that nothing is wrong with it.
+pub(crate) async fn told(settings: ClientConfig, topic: &str, expected: Option<RDKafkaErrorCode>) {
+    let topic = topic.to_owned();
+    let waiting = tokio::task::spawn_blocking(move || {
+        let (consumer, begun): (BaseConsumer, _) = (settings.create().unwrap(), Instant::now());
+        loop {
+            let metadata = consumer.fetch_metadata(Some(&topic), PATIENCE);
+            let said = metadata.ok().map(|metadata| metadata.topics()[0].error().map(RDKafkaErrorCode::from));
+            if said == Some(expected) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "of {topic} it is told {said:?}, not {expected:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    waiting.await.unwrap();
+}
+
 /// How many members a group has.
 pub(crate) async fn members(url: &str, group: &str) -> usize {
     let (config, group) = (config(url), group.to_owned());
@@ -138,6 +159,13 @@ impl Own {
     pub(crate) async fn with(url: &str, settings: &[(&str, &str)]) -> Self {
         let own = Self { topic: fresh_name(), url: url.to_owned() };
         own.create_with(settings).await;
+        own
+    }
+
+    /// One with this name.
+    pub(crate) async fn named(url: &str, topic: &str) -> Self {
+        let own = Self { topic: topic.to_owned(), url: url.to_owned() };
+        own.create().await;
         own
     }
 
@@ -214,7 +242,7 @@ pub(crate) async fn messages(url: &str, topic: &str) -> Vec<OwnedMessage> {
     tokio::task::spawn_blocking(read).await.unwrap()
 }
 
-fn config(url: &str) -> ClientConfig {
+pub(crate) fn config(url: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", url.trim_start_matches("kafka://"))
