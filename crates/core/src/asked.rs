@@ -21,8 +21,8 @@ use crate::{
     topic::TopicFilter,
 };
 
-/// How many changes of its topics a route remembers at most. Those that tell no more than a later one are forgotten first, then
-/// the oldest.
+/// How many changes of its topics a route remembers at most. Those that tell nothing of what was delivered are forgotten first,
+/// then the oldest.
 const LEFT_MAX: usize = 16;
 
 /// What was asked of one route. Stores keep it as JSON, with the route.
@@ -90,14 +90,16 @@ impl Asked {
         if !Self::changes_topics(known, wanted) {
             return;
         }
+        // Where the lanes were is asked of topics that are no longer read, and cursors never move back: those of now tell more of
+        // the same topics than those of before.
+        let cursors = if wanted.topics.covers_all(&known.topics) { &[] } else { cursors };
+        if !cursors.is_empty() {
+            let told_again = self.left.iter_mut().filter(|left| known.topics.covers_all(&left.topics));
+            told_again.for_each(Left::forget_cursors);
+        }
         self.left.push(Left::new(known, cursors, now));
         if self.left.len() > LEFT_MAX {
-            // Cursors never move back, so what was kept later tells more of what was delivered of the same topics.
-            let tells_less = |number: &usize| {
-                let (left, later) = (&self.left[*number], &self.left[number + 1..]);
-                later.iter().any(|later| later.topics.covers_all(&left.topics))
-            };
-            self.left.remove((0..self.left.len()).find(tells_less).unwrap_or(0));
+            self.left.remove(self.left.iter().position(|left| left.cursors().next().is_none()).unwrap_or(0));
         }
     }
 
@@ -232,18 +234,21 @@ mod tests {
             asked.note_topics(&reader(from), &spec(to, 1), &cursor(at), Timestamp::from_micros(i64::from(at)));
             let kept = Asked::decode(Some(&asked.encode()));
             assert_eq!(kept, asked);
-            kept.left().iter().map(|left| format!("{} {:?}", left.topics, left.until.as_micros())).collect::<Vec<_>>()
+            let has_cursors = |left: &Left| if left.cursors().next().is_some() { "+" } else { "" };
+            let shown = |left: &Left| format!("{} {:?}{}", left.topics, left.until.as_micros(), has_cursors(left));
+            kept.left().iter().map(shown).collect::<Vec<_>>()
         };
         assert!(change(NEW, &["b", "a"], 1).is_empty(), "the same in another order is no change");
         assert_eq!(change(OLD, NEW, 2), ["a 2"]);
-        assert_eq!(change(NEW, OLD, 3), ["a 2", "a, b 3"]);
-        assert_eq!(change(OLD, &["c"], 4), ["a 2", "a, b 3", "a 4"]);
+        assert_eq!(change(NEW, OLD, 3), ["a 2", "a, b 3+"]);
+        assert_eq!(change(OLD, &["c"], 4), ["a 2", "a, b 3+", "a 4+"]);
+        assert_eq!(change(&["c", "b", "a"], OLD, 5), ["a 2", "a, b 3", "a 4", "c, b, a 5+"]);
         let mut kept = Vec::new();
-        for at in 5..50 {
+        for at in 6..50 {
             let topic = format!("t{at}");
             kept = change(&[topic.as_str()], OLD, at);
-            let told = kept.iter().any(|kept| kept == "a, b 3");
-            assert_eq!(told, at < 19, "what a later one covers goes first, then the oldest: {kept:?}");
+            let told = ["a 2", "a, b 3", "a 4", "c, b, a 5+"].map(|told| kept.iter().any(|kept| kept == told));
+            assert_eq!(told, [18, 19, 20, 21].map(|gone_at| at < gone_at), "those without cursors first: {kept:?}");
         }
         assert_eq!(kept.len(), LEFT_MAX);
     }

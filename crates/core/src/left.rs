@@ -3,7 +3,7 @@
 //! A cursor tells how far a route is with the topics that it reads now. Once a topic is taken out of it, nothing would tell
 //! any more which messages of that topic it had delivered by then: all of them would look as if nobody ever did. And once a
 //! topic is added, all that the cursor has passed of it would look delivered. So the route keeps, with
-//! [what was asked of it](crate::asked), what it read and where its lanes were whenever that was changed.
+//! [what was asked of it](crate::asked), what it read whenever that was changed, and where its lanes were if it let something go.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Left {
     /// When it was changed, by the store's clock.
     pub until: Timestamp,
     order: Order,
-    /// Where each lane was, by number.
+    /// Where each lane was, by number; or nothing.
     cursors: Vec<Vec<u8>>,
 }
 
@@ -35,7 +35,12 @@ impl Left {
         Self { topics: reader.topics.clone(), until, order: reader.order, cursors }
     }
 
-    /// Where each lane was, by number.
+    /// Those that are kept later tell more.
+    pub(crate) fn forget_cursors(&mut self) {
+        self.cursors.clear();
+    }
+
+    /// Where each lane was, by number. None if all that was read then was read on, or if what was kept later tells more.
     pub fn cursors(&self) -> impl Iterator<Item = Cursor> + '_ {
         self.cursors.iter().map(|cursor| Cursor(Bytes::copy_from_slice(cursor)))
     }
