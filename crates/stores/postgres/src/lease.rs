@@ -117,11 +117,10 @@ async fn register_route(
     let mut asked = Asked::decode(stored.as_deref());
     let has = known.as_ref().map(|known| (&known.reader, known.lanes));
     let wanted = asked.hear(node, spec, has, live);
-    if let Some(known) = known.as_ref().filter(|known| Asked::changes_topics(&known.reader, &wanted)) {
-        db.lock_route(&known.name).await?;
-        asked.note_topics(&known.reader, &wanted, &fenced_cursors(db, &known.name).await?, now);
+    let taken = change_route(db, &wanted, begin_now).await?;
+    if let Some((known, cursors)) = known.as_ref().zip(taken) {
+        asked.note_topics(&known.reader, &wanted, &cursors, now);
     }
-    change_route(db, &wanted, begin_now).await?;
     let asked = asked.encode();
     if stored.as_deref() != Some(&*asked) {
         db.execute(SET_ASKED, &[&&*spec.name, &asked]).await?;
@@ -130,21 +129,21 @@ async fn register_route(
 }
 
 /// Fences the owners not only when the number of lanes changes, but also when topics or order do: an owner that went on
-/// with the old filter would pass over what the new one asks for.
-async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<()> {
+/// with the old filter would pass over what the new one asks for. Answers where the lanes were, if anything has changed.
+async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position>) -> Work<Option<Vec<Cursor>>> {
     let reader = Reader { topics: spec.topics.clone(), order: spec.order, replay: None };
     if is_as_before(Route::find(db, &spec.name).await?.as_ref(), spec, &reader) {
-        return Ok(());
+        return Ok(None);
     }
     db.lock_route(&spec.name).await?;
     let known = Route::find(db, &spec.name).await?;
     if is_as_before(known.as_ref(), spec, &reader) {
-        return Ok(());
+        return Ok(None);
     }
     let cursors = take_lanes(db, &spec.name).await?;
     let begin: Vec<Cursor> = match (&known, spec.start) {
         // Only the filter has changed: every lane goes on where it is.
-        (Some(known), _) if known.lanes == spec.lanes => cursors,
+        (Some(known), _) if known.lanes == spec.lanes => cursors.clone(),
         (Some(_), _) => everywhere(spec, least(&spec.name, &cursors)?),
         (None, Start::Oldest) => everywhere(spec, Origin::of(db).await?.oldest().encode()),
         (None, Start::Now) => {
@@ -156,7 +155,7 @@ async fn change_route(db: &Db<'_>, spec: &RouteSpec, begin_now: Option<&Position
     for (number, cursor) in (0..).zip(&begin) {
         add_lane(db, &spec.name, number, Position::decode(cursor)?.lo(), cursor).await?;
     }
-    Ok(())
+    Ok(Some(cursors))
 }
 
 fn everywhere(spec: &RouteSpec, cursor: Cursor) -> Vec<Cursor> {
@@ -179,20 +178,12 @@ fn least(route: &str, cursors: &[Cursor]) -> Work<Cursor> {
         .encode())
 }
 
-/// Where each lane is, by number. Whoever owns one is fenced before it is asked: a settlement needs no lock, and one that came
-/// behind the question would not count.
-async fn fenced_cursors(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
-    let numbers = lane_numbers(db, route).await?;
-    for &number in &numbers {
-        checkpoint::go_on(db, route, number).await?;
-    }
-    cursors_of(db, route, &numbers).await
-}
-
 /// Removes the lanes of a route, and answers where each was, by number. Under the route's lock.
 pub(crate) async fn take_lanes(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
     let numbers = lane_numbers(db, route).await?;
-    // Whoever owns a lane is fenced before it is asked where the lane is, and settles nothing after that.
+    // Whoever owns a lane is fenced before it is asked where the lane is: a settlement needs no lock, and one that came behind
+    // the question would not count. Fenced once: what was written by the first of two fences would be tidied away by the
+    // second, and a settlement that waits for the first would go through.
     drop_lanes(db, route).await?;
     cursors_of(db, route, &numbers).await
 }

@@ -11,6 +11,7 @@ use postrider_core::{
     limits::Limits,
     log::{Log, PageLimit, RecordRef, Settlement},
     parked::{Cause, DueLimit, Parked},
+    time::Timestamp as Instant,
 };
 use postrider_testkit::store::Fixture;
 
@@ -109,8 +110,9 @@ async fn a_field_of_another_type_is_refused_and_what_is_left_out_is_not() {
     assert!(delivered.iter().any(|envelope| envelope.id.0.as_bytes() == &id.bytes()), "the id that was given");
     // And everything that the library itself writes.
     let headers = Headers::new([("tenant", "7")]).unwrap();
-    let at = Some(postrider_core::time::Timestamp::from_micros(4_102_444_800_000_000));
-    let whole = Envelope { headers, deliver_at: at, expires_at: at, attempts_max: Some(u32::MAX), ..named("whole") };
+    let [deliver_at, expires_at] =
+        [4_102_444_800, 4_102_444_801].map(|second: i64| Some(Instant::from_micros(second * 1_000_000)));
+    let whole = Envelope { headers, deliver_at, expires_at, attempts_max: Some(u32::MAX), ..named("whole") };
     place.commit(vec![whole.clone()]).await;
     assert_eq!(place.delivered().await.last(), Some(&whole));
 }

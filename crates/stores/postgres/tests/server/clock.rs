@@ -136,9 +136,10 @@ async fn many_rows_are_moved_some_at_a_time_and_each_of_them_once() {
             let (one, another) = tokio::join!(post.store.heartbeat(&one), other.heartbeat(&another));
             assert!(one.is_ok() && another.is_ok(), "{one:?} {another:?}");
         }
+        // For as long as nobody was seen before the clock went back they may wait longer.
         let waiting = format!(
             "SELECT count(*) FROM \"{}\".parked
-              WHERE due_at BETWEEN clock_timestamp() + interval '110 minutes' AND clock_timestamp() + interval '2 hours'
+              WHERE due_at BETWEEN clock_timestamp() + interval '110 minutes' AND clock_timestamp() + interval '121 minutes'
                 AND wake_at = due_at",
             post.place.schema()
         );
@@ -197,5 +198,8 @@ async fn while_somebody_has_the_route_heartbeats_arrive_and_no_row_wakes_before_
     let woken = format!("SELECT wake_at FROM \"{schema}\".parked WHERE id = $1");
     let woken: std::time::SystemTime = watcher.query_one(&woken, &[&soon.id.0]).await.unwrap().get(0);
     assert!(woken >= released_at, "a look may have begun at {released_at:?}, and the row wakes at {woken:?}");
-    assert_eq!(post.take_due().await, [soon.id]);
+    while post.take_due().await != [soon.id] {
+        assert!(Instant::now() < deadline, "it comes as soon as it was to");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
