@@ -5,11 +5,12 @@
 //! no lease is taken from its owner for as long as that lease lasts. Whoever lives sends a heartbeat within that time, and whoever
 //! cannot has stopped by itself.
 //!
-//! Or the next primary is behind, and then what was written lies ahead: a dead owner's lease would not run out for as long as the clocks are apart, and a retry would not come. So whoever meets an instant that is not
-//! yet, with its heartbeat, takes it for now: leases then last as long as they were given for, and rows wait as long as they
-//! were to wait. A node asks that of its own last heartbeat too, before it writes the next one, and of the rows when it
-//! starts, for it may be the only one that is left to tell. Nobody loses a lease by it whose heartbeats arrive, and nothing
-//! becomes due before its own time: what an application has scheduled for an instant stays at that instant.
+//! Or the next primary is behind, and then what was written lies ahead: a dead owner's lease would not run out for as long as
+//! the clocks are apart, and a retry would not come. So whoever meets an instant that is not yet, with its heartbeat, takes it
+//! for now: leases then last as long as they were given for, and rows wait as long as they were to wait. A node asks that of its
+//! own last heartbeat too, before it writes the next one, and of the rows when it starts, for it may be the only one that is
+//! left to tell. Nobody loses a lease by it whose heartbeats arrive, and nothing becomes due before its own time: what an
+//! application has scheduled for an instant stays at that instant.
 
 use std::{
     sync::{Mutex, PoisonError},

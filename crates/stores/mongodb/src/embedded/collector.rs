@@ -343,7 +343,9 @@ impl Collector {
             }
             let (before, skip) = (sack.refused.len(), state.skipped[number].count());
             let (all, documents) = self.look(&mut sack, number, (self.has_mail(), None), &without, skip).await?;
-            state.skipped[number].add(sack.refused.len() - before.max(self.room()).min(sack.refused.len()));
+            // Of those that this look has met, the ones for which there is no room among the named.
+            let unnamed = sack.refused.len().saturating_sub(before.max(self.room()));
+            state.skipped[number].add(unnamed);
             if !all {
                 return Ok((sack, true));
             }
