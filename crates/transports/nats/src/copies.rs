@@ -112,6 +112,13 @@ impl Copies {
         self.by_message.remove(&message);
     }
 
+    /// The numbers of those that the server sends again only later.
+    pub(crate) fn put_off(&self) -> impl Iterator<Item = u64> {
+        let now = Instant::now();
+        let is_put_off = move |noted: &Noted| matches!(noted.state, State::LaterAt(at) if now < at);
+        self.by_message.iter().filter(move |(_, noted)| is_put_off(noted)).map(|((number, _), _)| *number)
+    }
+
     fn note(&mut self, message: Stored, state: State) {
         let after = self.deliveries;
         self.by_message.insert(message, Noted { after, state });

@@ -51,12 +51,12 @@ mod consumer;
 mod copies;
 mod error;
 mod fetch;
-mod left;
 mod mapping;
 mod publisher;
 mod sequence;
 mod subscriber;
 mod tls;
+mod unanswered;
 mod unclaimed;
 
 pub use access::Access;

@@ -46,8 +46,9 @@ impl Sequence {
         self.unsettled = self.settled_after;
     }
 
-    /// Notes a delivery. `false`: others before it are missing, and it must not be given out before them.
-    pub(crate) fn follows(&mut self, number: u64, redelivered: bool) -> bool {
+    /// Notes a delivery. `false`: others before it are missing, and it must not be given out before them. One that is `awaited`
+    /// comes again while such are collected, and is not given out before all have come.
+    pub(crate) fn follows(&mut self, number: u64, awaited: bool) -> bool {
         let is_settled = self.unsettled == 0;
         if number <= self.last.saturating_add(1) {
             self.shared = self.shared.saturating_sub(1);
@@ -59,7 +60,7 @@ impl Sequence {
             }
             return self.goes(number);
         }
-        if redelivered {
+        if awaited {
             // It may be one of those that are missing, and it may not; the others still are, and newer ones have to wait.
             return self.goes(self.last.saturating_add(1));
         }

@@ -14,7 +14,7 @@
 //! [shares](SubscriberBuilder::shared). One that was rejected for later comes behind what follows it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::{Arc, Mutex as StdMutex, MutexGuard},
     time::Duration,
@@ -225,7 +225,7 @@ impl NatsSubscriber {
         let mut taken = Vec::new();
         // Ends with one that is no copy, or with an error.
         while taken.is_empty() {
-            let message = fetched.next().await?;
+            let message = fetched.next(|| self.shared.out().unanswered()).await?;
             taken.extend(self.shared.out().take(message, &fetched));
         }
         // From here on nothing waits, so nothing that was taken can be lost.
@@ -338,6 +338,12 @@ impl Out {
         self.last += 1;
         self.by_receipt.insert(self.last, Held { acker, stored });
         Some(Delivery { envelope: envelope(message, &identity), receipt: Receipt(self.last), attempt })
+    }
+
+    /// What the server counts as unanswered and need not send again: out with the caller, or put off. By the numbers in the stream.
+    fn unanswered(&self) -> BTreeSet<u64> {
+        let out = self.by_receipt.values().filter_map(|held| held.stored).map(|(number, _)| number);
+        out.chain(self.copies.put_off()).collect()
     }
 
     /// Notes that these are done with, if the server has said so; otherwise they may come again.

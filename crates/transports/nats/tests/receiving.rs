@@ -6,7 +6,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::consumer::{PullConsumer, pull};
+use async_nats::jetstream::{
+    AckKind,
+    consumer::{PullConsumer, pull},
+};
 use futures_util::StreamExt;
 use postrider_core::{
     ErrorKind,
@@ -255,6 +258,26 @@ async fn the_next_subscriber_begins_with_what_the_last_one_had() {
         }
     }
     assert_eq!(first_arrivals, [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+/// The server hands out what comes again in the order in which it got it back, whatever its order was.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_again_in_another_order_is_given_out_in_its_own() {
+    let own = Own::new().await;
+    publish(&own, 0..10).await;
+    let declared = || builder(&own).declare(&[], Duration::from_secs(2));
+    declared().subscribe().await.unwrap().close().await.unwrap();
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let consumer: PullConsumer = stream.get_consumer(CONSUMER).await.unwrap();
+    let fetched = consumer.fetch().max_messages(10).messages().await.unwrap();
+    let fetched: Vec<_> = fetched.map(Result::unwrap).collect().await;
+    assert_eq!(fetched.len(), 10);
+    for message in fetched.iter().rev() {
+        message.ack_with(AckKind::Nak(None)).await.unwrap();
+    }
+    publish(&own, 10..12).await;
+    let subscriber = declared().subscribe().await.unwrap();
+    assert_eq!(take(&subscriber, 12).await, Vec::from_iter(0..12));
 }
 
 /// The host is gone without a word: for half a minute the server believes that somebody there waits for messages, and sends
