@@ -179,12 +179,21 @@ async fn all_ended(relays: &mut JoinSet<Outcome<()>>, handles: &[RelayHandle]) -
     outcome
 }
 
-/// The first signal is told on; the second ends the process, whatever it does.
+/// A signal that comes so soon after the first is the same wish: `timeout`, terminals and supervisors signal a process and its
+/// group, or send two kinds at once.
+const SAME_WISH: Duration = Duration::from_millis(500);
+
+/// The first signal is told on; a second one ends the process, whatever it does.
 async fn heed_signals(mut stop: Stop, tell: watch::Sender<bool>) {
     stop.next().await;
     info!("draining; a second signal ends the process at once");
     tell.send_replace(true);
+    let told_at = Instant::now();
     stop.next().await;
+    // Ends with one that was meant as a second.
+    while told_at.elapsed() < SAME_WISH {
+        stop.next().await;
+    }
     warn!("ended without draining; what was in flight will be published again");
     std::process::exit(Code::Problem as i32);
 }

@@ -50,9 +50,33 @@ fn a_second_signal_ends_a_drain_that_hangs() {
     wait_until("the pipe is full", || daemon.output_waiting() > 60_000);
     daemon.signal(Signal::TERM);
     wait_until("it drains", || told("draining"));
-    daemon.signal(Signal::TERM);
+    // Until one comes late enough to be a second wish.
+    wait_until("it ends", || {
+        daemon.signal(Signal::TERM);
+        told("ended without draining")
+    });
     assert_eq!(daemon.wait().code(), Some(1));
-    assert!(told("ended without draining"));
+}
+
+/// As `timeout` and supervisors do it, that signal a process and then its group.
+#[test]
+fn two_signals_at_once_are_one_wish() {
+    let workplace = Workplace::new();
+    let mut producer = workplace.migrated();
+    producer.enqueue(5, 1);
+    workplace.write("twice.toml", config(1, None));
+    let log = std::fs::File::create(workplace.path("twice.log")).unwrap();
+    let mut command = workplace.command(&["run", "--config", "twice.toml"]);
+    let mut daemon = Daemon::around(command.stderr(log).spawn().unwrap());
+    let arrivals = || std::fs::read_to_string(workplace.path("arrivals.ndjson")).unwrap_or_default();
+    wait_until("messages arrive", || arrivals().lines().count() == 5);
+    // Stopped, it finds both when it goes on.
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        daemon.signal(signal);
+    }
+    assert_eq!(daemon.wait().code(), Some(0));
+    let told = std::fs::read_to_string(workplace.path("twice.log")).unwrap();
+    assert!(told.contains("draining") && !told.contains("without draining"), "{told}");
 }
 
 #[test]
