@@ -76,7 +76,7 @@ impl Finding {
 
 /// What the stores of this project and the command line find, and what it means. A store of somebody else has codes of
 /// its own.
-pub const CODES: [(&str, &str); 32] = [
+pub const CODES: [(&str, &str); 33] = [
     ("activity-hidden", "the role may not see what others do, so that open transactions stay unseen"),
     ("corrupt", "the file is damaged"),
     ("disk-nearly-full", "the disk has little room left; when it is full, nothing can be enqueued"),
@@ -99,6 +99,7 @@ pub const CODES: [(&str, &str); 32] = [
     ("open-transaction", "a transaction has been open for long"),
     ("pooler", "a pooler gives one session of the server to several connections; the reader needs one of its own"),
     ("prepared-transaction", "a transaction was prepared and neither committed nor rolled back"),
+    ("read-only", "transactions of this role or database may write nothing, so a relay cannot run"),
     ("ring-filling", "the slowest route is nearly a whole round of the log's ring behind"),
     ("ring-wrapped", "the log has gone round its ring before the leaves could be emptied; nothing is lost, they grow"),
     ("sequence-altered", "the numbers of the log are not drawn one by one any more; no relay reads"),

@@ -93,6 +93,18 @@ async fn settings_that_lose_commits_are_named_and_so_is_a_standby() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_write_nothing_by_default_is_told() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    drop(PostgresStore::open(&url).await.unwrap());
+    let client = connect(&url).await.unwrap();
+    client.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await.unwrap();
+    let store = PostgresStore::builder(&url).migrate(false).open().await.unwrap();
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!((codes(&found), found[0].severity), (vec!["read-only"], Severity::Error), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_holds_something_back_is_named() {
     let server = OwnServer::start(&[("max_prepared_transactions", "4")]);
     let url = server.url("127.0.0.1", "");

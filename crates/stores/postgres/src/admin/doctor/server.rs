@@ -1,4 +1,4 @@
-//! Settings of the server under which the database itself may lose or take back what it has committed.
+//! Settings of the server under which the database itself may lose or take back what it has committed, or takes nothing.
 
 use postrider_core::doctor::{Finding, Severity};
 use tokio_postgres::Client;
@@ -7,7 +7,7 @@ use crate::{access::Access, error::Work};
 
 const STATE: &str = "
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'off', current_setting('full_page_writes') = 'off',
-       current_setting('synchronous_commit') = 'off'";
+       current_setting('synchronous_commit') = 'off', current_setting('default_transaction_read_only') = 'on'";
 
 /// Where it is switched off for others than this connection, by any of its names: a setting is kept as it was typed. A role of
 /// null is all of them.
@@ -32,6 +32,15 @@ pub(super) async fn examine(client: &Client, access: &Access) -> Work<Vec<Findin
             Finding::new("standby", Severity::Error, "server")
                 .detail("this server is a standby: the log can be read, and anything written, on the primary only")
                 .fix("connect to the primary, or name all hosts in the URL: the one that accepts writes is taken"),
+        );
+    }
+    if row.try_get(4)? {
+        findings.push(
+            Finding::new("read-only", Severity::Error, "default_transaction_read_only")
+                .detail("transactions of this connection may write nothing: a relay settles nothing and keeps no lane")
+                .fix(
+                    "switch it off for the role, the database or the server; some providers set it when a disk is full",
+                ),
         );
     }
     if row.try_get(1)? {
