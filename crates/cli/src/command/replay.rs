@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{
     message::Chosen,
     names::known_route,
-    status::{count, state},
+    status::{pending, state},
     store::{ActorArguments, StoreArguments},
 };
 use crate::{
@@ -177,7 +177,7 @@ async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
             let replay = |route: &postrider::core::admin::RouteStatus| {
                 json!({
                     "replay": route.route, "through": route.replay_of, "state": state(route),
-                    "pending": route.pending, "parked": route.parked,
+                    "pending": route.pending, "pending_more": route.pending_more, "parked": route.parked,
                 })
             };
             replays().map(replay).collect()
@@ -189,7 +189,7 @@ async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
                     route.route.to_string(),
                     or_dash(route.replay_of.as_ref()),
                     state(route).to_owned(),
-                    count(route.pending),
+                    pending(route),
                     route.parked.dead.to_string(),
                 ]);
             }

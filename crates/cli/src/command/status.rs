@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use postrider::{
-    core::admin::{Overview, PENDING_COUNT_MAX, RouteStatus, StoreAdmin},
+    core::admin::{Overview, RouteStatus, StoreAdmin},
     diagnosis::{self, Finding, Topics},
 };
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(super) fn as_text(overview: &Overview, findings: &[Finding]) -> String {
             name(route),
             state(route).to_owned(),
             route.oldest_pending_age.map_or_else(|| "-".to_owned(), age),
-            count(route.pending),
+            pending(route),
             parked.scheduled.to_string(),
             parked.retrying.to_string(),
             parked.held.to_string(),
@@ -90,8 +90,9 @@ pub(super) fn lanes(route: &RouteStatus) -> String {
     format!("{owned}/{}", route.lanes.len())
 }
 
-pub(super) fn count(pending: u64) -> String {
-    if pending >= PENDING_COUNT_MAX { format!("{PENDING_COUNT_MAX}+") } else { pending.to_string() }
+/// A look at a long log ends before the log does.
+pub(super) fn pending(route: &RouteStatus) -> String {
+    format!("{}{}", route.pending, if route.pending_more { "+" } else { "" })
 }
 
 /// Two significant parts are enough for a person.
@@ -113,6 +114,7 @@ pub(super) fn as_json(overview: &Overview, findings: &[Finding]) -> Value {
             "topics": route.topics,
             "paused": route.paused,
             "pending": route.pending,
+            "pending_more": route.pending_more,
             "oldest_pending_age_seconds": route.oldest_pending_age.map(|age| age.as_secs_f64()),
             "parked": route.parked,
             "state": state(route),
@@ -145,11 +147,5 @@ mod tests {
         for (millis, text) in cases {
             assert_eq!(age(Duration::from_millis(millis)), text);
         }
-    }
-
-    #[test]
-    fn counts_say_where_they_stop() {
-        assert_eq!(count(99_999), "99999");
-        assert_eq!(count(100_000), "100000+");
     }
 }

@@ -71,6 +71,8 @@ pub struct RouteStatus {
     /// Records that match and that no cursor has passed: at least so many. They are counted up to [`PENDING_COUNT_MAX`], among
     /// the first [`PENDING_LOOK_MAX`] records behind the cursor.
     pub pending: u64,
+    /// Whether there may be more of them than were counted.
+    pub pending_more: bool,
     /// Age of the oldest message that waits to be delivered, by the store's clock, read from the store itself: of those
     /// records, and of the rows that are `retrying` or `held`. What is scheduled for later does not count, nor what is
     /// dead: that has a count of its own. `None`: nothing waits. Where none of those records that are looked at waits, and the

@@ -39,6 +39,8 @@ pub struct Pending {
     pub count: u64,
     /// The age of the oldest of those that are not scheduled for later.
     pub oldest: Option<Duration>,
+    /// Whether the look ended before the log did, so that there may be more.
+    pub more: bool,
     looked: u64,
 }
 
@@ -50,6 +52,7 @@ impl Pending {
     pub fn looks_on(&mut self, age: Duration) -> bool {
         if self.looked == PENDING_LOOK_MAX || self.count >= PENDING_COUNT_MAX {
             self.oldest.get_or_insert(age);
+            self.more = true;
             return false;
         }
         self.looked += 1;
@@ -78,7 +81,7 @@ mod tests {
         let mut pending = Pending::default();
         let looked = (0..).take_while(|record| pending.looks_on(seconds(1_000_000 - record))).count();
         assert_eq!(looked as u64, PENDING_LOOK_MAX);
-        assert_eq!(pending.count, 0);
+        assert_eq!((pending.count, pending.more), (0, true));
         assert_eq!(pending.oldest, Some(seconds(1_000_000 - PENDING_LOOK_MAX)), "what may wait is no older");
     }
 
@@ -97,7 +100,7 @@ mod tests {
         for age in [9, 8, 7] {
             assert!(pending.looks_on(seconds(age)));
         }
-        assert_eq!((pending.count, pending.oldest), (0, None));
+        assert_eq!((pending.count, pending.oldest, pending.more), (0, None, false));
         pending.add(None);
         assert_eq!((pending.count, pending.oldest), (1, None), "scheduled for later");
         pending.add(Some(seconds(7)));

@@ -239,8 +239,11 @@ fn waiting(id: MessageId, lane: &LaneId, overview: &Overview) -> Vec<Finding> {
     let Some(route) = overview.routes.iter().find(|route| route.route == lane.route) else { return Vec::new() };
     let found = obstacles(overview, route, Some(lane.number));
     if found.is_empty() {
-        let before =
-            if route.pending > 1 { format!("; {} messages of the route wait", route.pending) } else { String::new() };
+        let least = if route.pending_more { "at least " } else { "" };
+        let before = match route.pending {
+            0 | 1 => String::new(),
+            pending => format!("; {least}{pending} messages of the route wait"),
+        };
         return vec![Finding::of(&lane.route, "under-way", format!("it is on its way{before}"))];
     }
     found.iter().map(|obstacle| about_itself(id, obstacle, &lane.route)).collect()

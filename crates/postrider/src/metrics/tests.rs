@@ -63,6 +63,7 @@ fn billing() -> RouteStatus {
         order: postrider_core::lease::Order::Key,
         paused: Some(Actor::new("anna")),
         pending: 7,
+        pending_more: false,
         oldest_pending_age: Some(Duration::from_millis(1500)),
         parked: ParkedCounts { scheduled: 1, retrying: 2, held: 3, dead: 4, blocking: 5 },
         lanes: vec![lane(0, None), lane(1, Some(NodeId::generate()))],

@@ -228,7 +228,7 @@ impl State {
 
     fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
         let mut parked = ParkedCounts::default();
-        let Pending { count: pending, oldest: mut oldest_pending_age, .. } = self.pending(route, now);
+        let Pending { count: pending, oldest: mut oldest_pending_age, more: pending_more, .. } = self.pending(route, now);
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
             parked.blocking += u64::from(row.state == ParkedState::Dead && row.blocks);
@@ -251,6 +251,7 @@ impl State {
             order: route.reader.order,
             paused: route.paused.clone(),
             pending,
+            pending_more,
             oldest_pending_age,
             parked,
             lanes: lanes.collect(),

@@ -150,6 +150,7 @@ macro_rules! store_conformance {
                 a_replay_can_go_to_another_route
                 a_replay_parks_for_itself
                 a_replay_finishes_when_nothing_waits
+                a_redriven_row_revives_its_replay
                 a_stale_owner_cannot_finish
                 a_route_is_never_finished
                 a_cancelled_replay_is_gone

@@ -226,6 +226,26 @@ pub async fn a_replay_finishes_when_nothing_waits(store: Arc<dyn Fixture>) {
     assert_eq!(rows_of(&*store, &name).await.len(), 1, "its dead row stays for the operator");
 }
 
+/// A dead row of a replay that has ended can be redriven: the replay goes on for its sake, and ends again.
+pub async fn a_redriven_row_revives_its_replay(store: Arc<dyn Fixture>) {
+    let live = Owner::of(&*store, &route("r")).await;
+    store.commit(vec![keyed("a")]).await;
+    let name = begin(&*store, ReplayFilter::default()).await;
+    let mut replay = take(&*store, &name).await;
+    park_all(&mut replay, dead(true)).await;
+    assert!(store.log().finish(&replay.lease).await.expect("finish"));
+    let filter = ParkedFilter { route: Some(name.to_string()), ..ParkedFilter::default() };
+    let redriven = store.admin().redrive(&filter, &Actor::new("operator")).await.expect("redrive");
+    assert_eq!(redriven, 1);
+    let roster = store.log().heartbeat(&live.node).await.expect("heartbeat");
+    assert!(roster.lanes.iter().any(|standing| standing.lane.route == name), "nobody would deliver it");
+    let mut revived = take(&*store, &name).await;
+    assert_eq!(revived.due().await.lines.len(), 1, "it is to be delivered");
+    assert!(revived.read(WHOLE).await.is_empty(), "what was delivered already is not");
+    revived.remove(rows_of(&*store, &name).await).await;
+    assert!(store.log().finish(&revived.lease).await.expect("finish"), "then it is over again");
+}
+
 /// A stale owner cannot finish a replay.
 pub async fn a_stale_owner_cannot_finish(store: Arc<dyn Fixture>) {
     Owner::of(&*store, &route("r")).await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     names::known_route,
-    status::{age, count, lanes, state},
+    status::{age, lanes, pending, state},
     store::{ActorArguments, StoreArguments},
 };
 use crate::{
@@ -114,9 +114,9 @@ async fn forget(Forget { named, yes }: &Forget) -> Outcome<()> {
             named.output.object(
                 || json!({ "dry_run": true, "route": route, "pending": pending, "parked": parked }),
                 || {
-                    let (pending, parked) = (count(pending), plural(parked, "parked message"));
+                    let parked = plural(parked, "parked message");
                     format!(
-                        "would forget {route} with {parked} and a cursor that has {pending} before it\n\
+                        "would forget {route} with {parked} and a cursor that has at least {pending} before it\n\
                          nothing was changed; do it with --yes\n"
                     )
                 },
@@ -156,7 +156,7 @@ async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
                     state(route).to_owned(),
                     route.topics.clone(),
                     lanes(route),
-                    count(route.pending),
+                    pending(route),
                     or_dash(route.oldest_pending_age.map(age)),
                     route.parked.dead.to_string(),
                 ]);
@@ -174,7 +174,7 @@ async fn list(store: &StoreArguments, output: OutputArguments) -> Outcome {
 fn as_json(route: &RouteStatus) -> Value {
     json!({
         "route": route.route, "state": state(route), "topics": route.topics, "paused": route.paused,
-        "lanes": route.lanes.len(), "pending": route.pending, "parked": route.parked,
+        "lanes": route.lanes.len(), "pending": route.pending, "pending_more": route.pending_more, "parked": route.parked,
         "oldest_pending_age_seconds": route.oldest_pending_age.map(|age| age.as_secs_f64()),
     })
 }

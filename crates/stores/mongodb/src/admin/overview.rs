@@ -89,6 +89,7 @@ impl Look {
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending: pending.count,
+            pending_more: pending.more,
             oldest_pending_age: pending.oldest.max(oldest_row),
             parked,
             replay_of: route.reader.replay.map(|replay| replay.of),

@@ -46,10 +46,10 @@ const PAUSE: &str = "UPDATE {route} SET paused_by = $2, paused_reason = $3 WHERE
 /// Replays that have ended but have rows again that may run.
 const ENDED_REPLAYS: &str = "
 SELECT name
-  FROM {route}
+  FROM {route} AS route
  WHERE replay_of IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = name)
-   AND EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = name AND row.state <> 'dead')";
+   AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = route.name)
+   AND EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = route.name AND row.state <> 'dead')";
 
 /// A route and its replays, or one replay: everything that is kept under these names.
 const READERS: &str = "SELECT name FROM {route} WHERE name = $1 OR replay_of = $1 ORDER BY name";

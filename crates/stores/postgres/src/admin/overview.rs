@@ -122,6 +122,7 @@ impl Log {
             order: route.reader.order,
             paused: route.paused.map(|(name, reason)| Actor { name, reason }),
             pending: pending.count,
+            pending_more: pending.more,
             oldest_pending_age,
             parked,
             replay_of: route.reader.replay.map(|replay| replay.of),

@@ -40,10 +40,10 @@ const PAUSE: &str = "UPDATE {p}route SET paused_by = ?2, paused_reason = ?3 WHER
 /// Replays that have ended but have rows again that may run.
 const ENDED_REPLAYS: &str = "
 SELECT name, replay_end
-  FROM {p}route
+  FROM {p}route AS route
  WHERE replay_of IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM {p}lane AS lane WHERE lane.route = name)
-   AND EXISTS (SELECT 1 FROM {p}parked AS row WHERE row.route = name AND row.state <> 'dead')";
+   AND NOT EXISTS (SELECT 1 FROM {p}lane AS lane WHERE lane.route = route.name)
+   AND EXISTS (SELECT 1 FROM {p}parked AS row WHERE row.route = route.name AND row.state <> 'dead')";
 
 const BEFORE_OLDEST: &str = "SELECT coalesce(min(seq) - 1, 0) FROM {p}log";
 

@@ -78,6 +78,7 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
         order: route.reader.order,
         paused: route.paused.map(|(name, reason)| Actor { name, reason }),
         pending: pending.count,
+        pending_more: pending.more,
         oldest_pending_age,
         parked,
         replay_of: route.reader.replay.map(|replay| replay.of),
