@@ -3,13 +3,15 @@
 use std::{error::Error as _, io, time::Duration};
 
 use async_nats::{
-    ConnectError, ConnectErrorKind,
+    ConnectError, ConnectErrorKind, SubjectError,
     jetstream::{
         self, ErrorCode,
         context::{PublishError, PublishErrorKind},
     },
 };
 use postrider_core::{parked::Cause, transport::Outcome};
+
+use crate::subject::bad;
 
 /// How long to leave a stream alone that has too much to do; it does not say.
 const THROTTLED: Duration = Duration::from_secs(1);
@@ -23,9 +25,13 @@ pub(crate) fn outcome(error: &PublishError, subject: &str) -> Option<Outcome> {
         PublishErrorKind::BrokenPipe => {
             Outcome::Unknown(Cause::new("connection-lost", "the connection ended before the acknowledgement"))
         }
-        _ => match error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()) {
-            Some(refusal) => refused(refusal),
-            None => Outcome::Unknown(Cause::new("publish", error)),
+        _ => match error.source() {
+            // The client's own rule; it may become stricter than ours.
+            Some(source) if source.is::<SubjectError>() => Outcome::Rejected(bad(subject, "the client refuses it")),
+            source => match source.and_then(|source| source.downcast_ref::<jetstream::Error>()) {
+                Some(refusal) => refused(refusal),
+                None => Outcome::Unknown(Cause::new("publish", error)),
+            },
         },
     })
 }
@@ -160,6 +166,12 @@ mod tests {
             };
             assert_eq!(format!("{} {}", outcome.name(), cause.code()), expected, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_subject_that_the_client_refuses_is_its_message_s_fault() {
+        let error = PublishError::with_source(PublishErrorKind::Other, SubjectError::InvalidFormat);
+        assert!(matches!(outcome(&error, "a b"), Some(Outcome::Rejected(cause)) if cause.code() == "bad-subject"));
     }
 
     #[test]

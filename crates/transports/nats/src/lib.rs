@@ -20,6 +20,7 @@
 //! | answer | outcome | cause |
 //! |---|---|---|
 //! | acknowledgement, also of a duplicate | durable | |
+//! | none: the subject is not sent, because no stream can have it, or it is the server's own | rejected | `bad-subject` |
 //! | larger than the server or the stream takes | rejected | `too-large` |
 //! | nobody takes the subject, and the server says that no stream has it | unavailable; rejected if the stream is not declared here, the subject has been missing for as long as `timeout`, and nobody ever took it | `no-stream` |
 //! | nobody takes the subject although a stream has it, or JetStream does not answer | unavailable | `no-leader` |
@@ -31,6 +32,10 @@
 //! | no connection | unavailable | `connect`, `denied`, `tls`, `dns`, `disconnected`, `connect-timeout` |
 //! | no answer in time, whether others have theirs or not | unavailable | `timeout` |
 //! | the connection was lost | unknown | `connection-lost` |
+//!
+//! **Subjects that are not sent.** A message whose subject has a space, a control character, an empty segment, `*` or `>`, has more than
+//! 1024 bytes, or begins with `$` or with the segment `_INBOX`, `_R_` or `_GR_`, is rejected before anything is sent: a topic that
+//! somebody wrote into the table may purge a stream otherwise. Behind a prefix nothing begins with those.
 //!
 //! **A subject that is denied** is known by the words of the server's answer (`Permissions Violation for Publish to "…"`), because
 //! the protocol has no code for it, and says it to the connection and not to the message. A server that put it otherwise would
@@ -54,6 +59,7 @@ mod fetch;
 mod mapping;
 mod publisher;
 mod sequence;
+mod subject;
 mod subscriber;
 mod tls;
 mod unanswered;

@@ -16,11 +16,6 @@ const PREFIX: &str = "ce-";
 /// Where the type of the data stands.
 const CONTENT_TYPE: &str = "content-type";
 
-/// The subject of a topic.
-pub(crate) fn subject(prefix: Option<&str>, topic: &str) -> String {
-    prefix.map_or_else(|| topic.to_owned(), |prefix| format!("{prefix}.{topic}"))
-}
-
 /// The message for a record on a subject.
 pub(crate) fn write(record: &Record, source: &str, subject: &str) -> Result<PublishMessage> {
     let mut headers = HeaderMap::new();

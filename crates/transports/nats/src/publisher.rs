@@ -13,7 +13,6 @@ use postrider_core::{
     capability::PublisherCapabilities,
     log::RecordRef,
     parked::Cause,
-    topic::check_name,
     transport::{Outcome, Publisher},
 };
 use tokio::{
@@ -21,7 +20,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{access::Access, connect::Connection, error, mapping, unclaimed::Unclaimed};
+use crate::{
+    access::Access,
+    connect::Connection,
+    error, mapping,
+    subject::{check_prefix, subject},
+    unclaimed::Unclaimed,
+};
 
 /// What a server takes unless it says otherwise.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -37,7 +42,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What every subject begins with, before the topic and a dot. Default: nothing; the subject is the topic.
+    /// What every subject begins with, before the topic and a dot. Default: nothing; the subject is the topic. Not with `$`, nor
+    /// `_INBOX`: those are the server's own.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
@@ -73,7 +79,7 @@ impl Builder {
     /// [`ErrorKind::Invalid`] if a setting is out of its range, or a file that it names cannot be read.
     pub fn build(self) -> Result<NatsPublisher> {
         if let Some(prefix) = &self.prefix {
-            check_name("prefix", prefix)?;
+            check_prefix(prefix)?;
         }
         if self.source.is_empty() {
             return Err(Error::invalid("`source` must not be empty: an event says who speaks"));
@@ -151,7 +157,13 @@ impl NatsPublisher {
                 outcomes[index] = Some(Outcome::Unavailable(cause.clone()));
                 continue;
             }
-            let subject = mapping::subject(self.prefix.as_deref(), &record.envelope.topic);
+            let subject = match subject(self.prefix.as_deref(), &record.envelope.topic) {
+                Ok(subject) => subject,
+                Err(cause) => {
+                    outcomes[index] = Some(Outcome::Rejected(cause));
+                    continue;
+                }
+            };
             let message = match mapping::write(record, &self.source, &subject) {
                 Ok(message) => message,
                 Err(error) => {

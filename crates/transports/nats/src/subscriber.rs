@@ -48,6 +48,7 @@ use crate::{
     copies::{Arrival, Copies, Stored},
     fetch::{Fetched, connections, failed},
     mapping,
+    subject::{check_filter, check_found},
 };
 
 /// Settings of a [`NatsSubscriber`].
@@ -119,9 +120,13 @@ impl SubscriberBuilder {
     /// Connects and finds the consumer.
     ///
     /// # Errors
+    /// [`ErrorKind::Invalid`] if no stream or consumer can have that name, or no message those subjects;
     /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream, or no such
     /// consumer and none is to be made.
     pub async fn subscribe(self) -> Result<NatsSubscriber> {
+        check_found("stream", &self.stream)?;
+        check_found("consumer", &self.consumer)?;
+        self.declare.iter().flat_map(|config| &config.filter_subjects).try_for_each(|filter| check_filter(filter))?;
         let (access, timeout) = (self.access, self.timeout);
         // It reads files.
         let connection = spawn_blocking(move || Connection::new(access, timeout, None)).await;

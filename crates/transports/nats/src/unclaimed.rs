@@ -18,7 +18,10 @@ use futures_util::{StreamExt, stream};
 use postrider_core::{missing::Missing, parked::Cause, transport::Outcome};
 use tokio::time::{Instant, timeout_at};
 
-use crate::connect::{Connection, Open};
+use crate::{
+    connect::{Connection, Open},
+    subject::bad,
+};
 
 /// How long it is remembered that no stream has a subject.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -53,8 +56,15 @@ impl Unclaimed {
                     self.found(&subject);
                     format!("the stream {stream} takes nothing at the moment")
                 }
-                Ok(Err(error)) if error.kind() == GetStreamByNameErrorKind::NotFound => return (subject, None),
-                Ok(Err(error)) => format!("JetStream does not answer: {error}"),
+                Ok(Err(error)) => match error.kind() {
+                    GetStreamByNameErrorKind::NotFound => return (subject, None),
+                    // The client's own rule, not an answer; it may become stricter than ours.
+                    GetStreamByNameErrorKind::InvalidSubject => {
+                        let cause = bad(&subject, "the client refuses to ask for it");
+                        return (subject, Some(Outcome::Rejected(cause)));
+                    }
+                    _ => format!("JetStream does not answer: {error}"),
+                },
                 Err(_) => "JetStream does not answer in time".to_owned(),
             };
             (subject, Some(Outcome::Unavailable(Cause::new("no-leader", outage))))
@@ -63,9 +73,9 @@ impl Unclaimed {
         let mut answers = stream::iter(unknown).map(ask).buffer_unordered(QUESTIONS_MAX);
         while let Some((subject, answer)) = answers.next().await {
             match answer {
-                Some(outage) => {
+                Some(outcome) => {
                     self.missing.doubt(&subject);
-                    outcomes.insert(subject, outage);
+                    outcomes.insert(subject, outcome);
                 }
                 None => missing.push(subject),
             }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::stream;
 use futures_util::StreamExt;
 use postrider_core::{
+    ErrorKind,
     envelope::Envelope,
     log::{Record, RecordRef},
     transport::{Outcome, Publisher, Subscriber},
@@ -75,6 +76,58 @@ async fn a_stream_that_was_there_is_waited_for_and_one_that_is_given_up_is_not()
     publisher.reopen();
     let rejected = async { while shown(&publish(&publisher, "x").await) != "rejected no-stream" {} };
     in_time(rejected).await;
+}
+
+/// Whoever inserts a row writes what it likes into it. To the server a subject may be an order, and to a consumer a wildcard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_that_no_message_may_name_is_rejected_and_not_sent() {
+    let own = Own::new().await;
+    assert_eq!(publish(&to(&own.name), "x").await, Outcome::Durable);
+    let publisher = NatsPublisher::builder(Access::new(&url()).unwrap()).build().unwrap();
+    let name = &own.name;
+    let orders = ["STREAM.PURGE", "STREAM.DELETE"].map(|order| format!("$JS.API.{order}.{name}")).into_iter();
+    let inside = ["*", ">", "a.*", ".b", "b.", "a b", "a\nb", "a\tb"].map(|end| format!("{name}.{end}")).into_iter();
+    let others = [String::new(), format!(".{name}"), format!("{name}.{}", "a".repeat(5_000)), "_INBOX.a.b".to_owned()];
+    let bad: Vec<String> = orders.chain(inside).chain(others).collect();
+    let fine = format!("{name}.fine");
+    let batch = bad.iter().chain([&fine]).map(|topic| record(&Envelope::new(topic, "n", ""))).collect();
+    let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
+    for (topic, outcome) in bad.iter().zip(&outcomes) {
+        assert_eq!(outcome, "rejected bad-subject", "{topic:?}");
+    }
+    assert_eq!(outcomes.last().unwrap(), "durable", "and nobody else pays for it");
+    assert_eq!(own.count().await, 2, "nothing is purged, and nothing of it is stored");
+}
+
+/// Below the operator's prefix the server takes nothing for an order, but a wildcard stays one.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_prefix_a_message_names_nothing_of_the_server() {
+    let own = Own::new().await;
+    let publisher = to(&own.name);
+    let topics = ["$JS.API.STREAM.PURGE", "a.>", "a..b", "a b"];
+    let batch = topics.iter().map(|topic| record(&Envelope::new(topic, "n", "x"))).collect();
+    let outcomes: Vec<String> = publisher.publish(batch).await.iter().map(shown).collect();
+    let bad = "rejected bad-subject";
+    assert_eq!(outcomes, ["durable", bad, bad, bad]);
+    assert_eq!(own.count().await, 1);
+    for prefix in ["$JS", "$KV.bucket", "_INBOX", "a.*", "a.>", "a..b", "a b", "a."] {
+        let built = NatsPublisher::builder(Access::new(&url()).unwrap()).prefix(prefix).build();
+        assert_eq!(built.err().map(|error| error.kind()), Some(ErrorKind::Invalid), "{prefix}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_to_what_cannot_be_there_does_not_wait_for_it() {
+    let own = Own::new().await;
+    let subscriber =
+        |stream: &str, consumer: &str| NatsSubscriber::builder(Access::new(&url()).unwrap(), stream, consumer);
+    let named = [subscriber("a.b", "c"), subscriber("", "c"), subscriber(&own.name, "a b"), subscriber(&own.name, ">")];
+    let filters = ["a b", "a..b", ">.a", ""];
+    let asked = filters.map(|filter| subscriber(&own.name, "c").declare(&[filter], Duration::from_secs(30)));
+    for builder in named.into_iter().chain(asked) {
+        let error = builder.subscribe().await.err().expect("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{}", error.chain());
+    }
 }
 
 /// A server is asked once for each subject, not once for each message, and its answer holds for a moment.
