@@ -14,7 +14,7 @@ use std::{
 
 use mongodb::{
     Client, Collection,
-    bson::{DateTime, Document, doc},
+    bson::{DateTime, Document, RawArrayBuf, RawDocumentBuf, doc, raw::cstr},
     options::{Acknowledgment, CollectionOptions, WriteConcern},
 };
 use postrider_core::{
@@ -334,6 +334,64 @@ async fn mail_without_an_id_is_told() {
     assert!(told.refused[0].cause.to_string().contains("UUID"), "{}", told.refused[0].cause);
     assert_eq!(collector.waiting(9).await.unwrap(), 1);
     assert!(round(&collector, &world.store).await.refused.is_empty(), "it is passed over for a while");
+}
+
+/// As somebody writes it who says `$set` instead of `$push`: the message itself, well made, in the place of the array.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_in_the_place_of_the_array_is_told_and_not_sent_for_ever() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let message = entry(&uuid::Uuid::now_v7().to_string());
+    world.plain().insert_one(doc! { "_id": 7, "_outbox": message.clone() }).await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 8 }, mail(&["placed"])).await.unwrap();
+    let told = round(&collector, &world.store).await;
+    assert_eq!((told.messages, told.refused.len(), &*told.refused[0].document), (1, 1, "7"), "{told:?}");
+    assert!(told.refused[0].cause.to_string().contains("$push"), "{}", told.refused[0].cause);
+    assert_eq!(round(&collector, &world.store).await.messages, 0);
+    assert_eq!((names(&world.collected().await), collector.waiting(9).await.unwrap()), (vec!["placed"], 1));
+}
+
+/// The server finds the first of two fields of one name, and a client reads the last: what is collected cannot be pulled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_that_a_pull_does_not_find_is_told_and_not_sent_for_ever() {
+    let world = World::new().await;
+    let collector = world.collector().open().await.unwrap();
+    let mut twice = RawDocumentBuf::try_from(doc! { "id": "no uuid" }).unwrap();
+    for field in &RawDocumentBuf::try_from(entry(&uuid::Uuid::now_v7().to_string())).unwrap() {
+        let (name, value) = field.unwrap();
+        twice.append(name, value);
+    }
+    let mut array = RawArrayBuf::new();
+    array.push(twice);
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), 7);
+    document.append(cstr!("_outbox"), array);
+    world.plain().clone_with_type::<RawDocumentBuf>().insert_one(document).await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 8 }, mail(&["placed"])).await.unwrap();
+    let told = round(&collector, &world.store).await;
+    assert_eq!((told.messages, told.refused.len(), &*told.refused[0].document), (2, 1, "7"), "{told:?}");
+    for _ in 0..3 {
+        let next = round(&collector, &world.store).await;
+        assert_eq!((next.messages, next.refused.len()), (0, 0), "{next:?}");
+    }
+    assert_eq!(world.collected().await.len(), 2);
+}
+
+/// Somebody puts a message in front of those that are just being carried on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_collected_is_pulled_from_behind_a_new_head() {
+    let world = World::with(&WITH_FAULTS).await;
+    let collector = world.collector().open().await.unwrap();
+    world.orders().insert_one(&doc! { "_id": 1 }, mail(&["placed", "paid"])).await.unwrap();
+    world.server.tell(failing_pull("alwaysOn")).await;
+    collector.collect(&world.store).await.unwrap_err();
+    world.server.tell(failing_pull("off")).await;
+    let head = entry(&uuid::Uuid::now_v7().to_string());
+    let push = doc! { "$push": { "_outbox": { "$each": [head], "$position": 0 } } };
+    world.plain().update_one(doc! { "_id": 1 }, push).await.unwrap();
+    assert_eq!(round(&collector, &world.store).await.messages, 1);
+    assert_eq!(names(&world.collected().await), ["placed", "paid", "changed"]);
+    assert_eq!(collector.waiting(9).await.unwrap(), 0);
 }
 
 /// While the list of collections is being changed, relays have different ones.

@@ -2,9 +2,9 @@
 //!
 //! A round: find documents with mail by a sparse index, in the order of their oldest message; read their arrays; renew the
 //! lease, which is the barrier (see [`super::ownership`]); append everything to the log in one transaction of its store; pull
-//! exactly what was appended, from those documents whose head is still the one that was read. Whatever fails before the append
-//! leaves the mail where it is, and the next round begins again. What fails behind it is remembered ([`super::pull`]): the next
-//! round pulls first, and appends none of it once more.
+//! exactly what was appended, by its ids. Whatever fails before the append leaves the mail where it is, and the next round
+//! begins again. What fails behind it is remembered ([`super::pull`]): the next round pulls first, and appends none of it once
+//! more.
 //!
 //! Each collection has a lease of its own, so that relays whose lists differ collect none of them twice. Each round begins
 //! with another one, so that a backlog in one holds up none of the others.
@@ -383,9 +383,14 @@ impl Collector {
         // Ends with the cursor, or when the sack is full.
         while cursor.advance().await? {
             documents += 1;
-            let Some((id, entries)) = open(cursor.deserialize_current()?, field) else { continue };
-            if !sack.take((number, collection.name()), id, entries, &self.limits) {
-                return Ok((false, documents));
+            match open(cursor.deserialize_current()?, field) {
+                None => {}
+                Some((id, Err(cause))) => sack.refuse(number, id, cause),
+                Some((id, Ok(entries))) => {
+                    if !sack.take((number, collection.name()), id, entries, &self.limits) {
+                        return Ok((false, documents));
+                    }
+                }
             }
         }
         Ok((true, documents))

@@ -3,17 +3,28 @@
 //! A pull may fail after the append was done: the server was away, or the document refuses every update, because somebody has
 //! given its collection a validator that it does not pass. What the log has is remembered here until it is pulled, and as long
 //! as it is, none of it is appended once more. That memory ends with the process and with the lease; then it is sent again.
+//!
+//! A pull that finds nothing is not believed: mostly the mail is gone, but what the server does not find by its id we may have
+//! read all the same (a document can have two fields of one name, of which the server takes the first and a client the last).
+//! Mail that would be sent round after round is told instead.
 
 use std::time::{Duration, Instant};
 
 use mongodb::{
-    Database,
+    Collection, Database,
     bson::{Bson, Document, doc},
+    options::{ReadPreference, SelectionCriteria},
 };
 use postrider_core::{Error, ErrorKind, Result};
 
-use super::{collector::Refused, sack::Emptied};
-use crate::error::{from_code, from_mongo};
+use super::{
+    collector::Refused,
+    sack::{Emptied, open},
+};
+use crate::{
+    error::{from_code, from_mongo},
+    value::long_opt,
+};
 
 const OPERATION: &str = "pull what was collected";
 
@@ -49,9 +60,9 @@ impl Owed {
         of_this.map(|entry| &entry.emptied.document)
     }
 
-    /// Pulls exactly what was carried on from the documents of a collection, where the head is still the one that was read: a
-    /// stale pull matches nothing. Answers which documents have refused; those are asked again after `patience`. If it fails,
-    /// everything that may not be pulled is still owed.
+    /// Pulls exactly what was carried on from the documents of a collection, wherever it stands in the array by now: the log has
+    /// it. Answers which documents have refused, or still have it; those are asked again after `patience`. If it fails, everything
+    /// that may not be pulled is still owed.
     pub(super) async fn pull(
         &mut self,
         database: &Database,
@@ -65,7 +76,8 @@ impl Owed {
             |entry: &Entry| entry.emptied.collection == number && entry.again_at.is_none_or(|again_at| again_at <= now);
         let updates: Vec<Document> =
             self.0.iter().filter(|entry| is_asked(entry)).map(|e| e.emptied.pull(field)).collect();
-        if updates.is_empty() {
+        let asked = updates.len();
+        if asked == 0 {
             return Ok(Vec::new());
         }
         let command = doc! {
@@ -76,35 +88,76 @@ impl Owed {
             return Err(from_code(concern.get_i32("code").unwrap_or_default(), OPERATION));
         }
         let mut failed = failed(&answer);
+        let matched = usize::try_from(long_opt(&answer, "n").unwrap_or(0)).unwrap_or(0);
+        let still = if matched + failed.len() < asked {
+            let documents = self.0.iter().filter(|entry| is_asked(entry)).map(|entry| &entry.emptied);
+            still_there(&database.collection(name), documents.collect(), field).await?
+        } else {
+            Vec::new()
+        };
         let (mut place, mut refused, mut outcome) = (0, Vec::new(), Ok(()));
         self.0.retain_mut(|entry| {
             if !is_asked(entry) {
                 return true;
             }
             place += 1;
-            let Some(code) = failed.remove(&(place - 1)) else { return false };
-            let cause = from_code(code, OPERATION);
-            if cause.is_transient() {
-                outcome = Err(cause);
-            } else {
-                entry.again_at = Some(now + patience);
-                let what = "the mail was collected and its document refuses the update by which it is pulled";
-                let cause = Error::new(ErrorKind::Conflict, what).with("code", code).permanent();
-                let document = entry.emptied.document.to_string();
-                refused.push(Refused { collection: name.to_owned(), document, cause });
-            }
+            let cause = match failed.remove(&(place - 1)) {
+                Some(code) => {
+                    let cause = from_code(code, OPERATION);
+                    if cause.is_transient() {
+                        outcome = Err(cause);
+                        return true;
+                    }
+                    let what = "the mail was collected and its document refuses the update by which it is pulled";
+                    Error::new(ErrorKind::Conflict, what).with("code", code)
+                }
+                None if still.contains(&entry.emptied.document) => Error::new(
+                    ErrorKind::Conflict,
+                    "the mail was collected and the server does not find it in its document, where it still is; has the \
+                     document two fields of one name?",
+                ),
+                None => return false,
+            };
+            entry.again_at = Some(now + patience);
+            let document = entry.emptied.document.to_string();
+            refused.push(Refused { collection: name.to_owned(), document, cause: cause.permanent() });
             true
         });
         outcome.map(|()| refused)
     }
 }
 
+/// Which of the documents still carry mail that was to be pulled from them.
+async fn still_there(collection: &Collection<Document>, pulled: Vec<&Emptied>, field: &str) -> Result<Vec<Bson>> {
+    let failed = |error: mongodb::error::Error| from_mongo(&error, "look whether what was collected is pulled");
+    let ids: Vec<&Bson> = pulled.iter().map(|emptied| &emptied.document).collect();
+    let find = collection
+        .find(doc! { "_id": { "$in": ids } })
+        .projection(doc! { field: 1 })
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary));
+    let mut cursor = find.await.map_err(failed)?;
+    let mut still = Vec::new();
+    // Ends with the cursor: of each document that was pulled from there is one at most.
+    while cursor.advance().await.map_err(failed)? {
+        let Some((id, Ok(entries))) = open(cursor.deserialize_current().map_err(failed)?, field) else { continue };
+        let of_this = pulled.iter().filter(|emptied| emptied.document == id);
+        if of_this.flat_map(|emptied| &emptied.ids).any(|id| has(&entries, id)) {
+            still.push(id);
+        }
+    }
+    Ok(still)
+}
+
+fn has(entries: &[Bson], id: &Bson) -> bool {
+    entries.iter().filter_map(Bson::as_document).any(|entry| entry.get("id") == Some(id))
+}
+
 impl Emptied {
     fn pull(&self, field: &str) -> Document {
-        let head = format!("{field}.0.id");
+        let ids = doc! { "$in": &self.ids };
         doc! {
-            "q": { "_id": &self.document, head: self.ids.first() },
-            "u": { "$pull": { field: { "id": { "$in": &self.ids } } } },
+            "q": { "_id": &self.document, format!("{field}.id"): &ids },
+            "u": { "$pull": { field: { "id": ids } } },
         }
     }
 }

@@ -73,12 +73,17 @@ impl Sack {
             ids.push(id);
         }
         if let (Some(error), true) = (cause, ids.is_empty()) {
-            self.refused.push((collection.0, document.clone(), error));
+            self.refuse(collection.0, document.clone(), error);
         }
         if !ids.is_empty() {
             self.emptied.push(Emptied { collection: collection.0, document, ids });
         }
         !full
+    }
+
+    /// Notes a document of which nothing can be sent.
+    pub(super) fn refuse(&mut self, collection: usize, document: Bson, cause: Error) {
+        self.refused.push((collection, document, cause));
     }
 
     pub(super) fn messages(&self) -> usize {
@@ -131,13 +136,13 @@ fn document_key(collection: &str, id: &Bson) -> String {
 /// Longer ids are told apart by their hash: a key has a limit.
 const KEY_BYTES_MAX: usize = 200;
 
-/// What a document that was found carries: its id and its mail.
-pub(super) fn open(mut found: Document, field: &str) -> Option<(Bson, Vec<Bson>)> {
-    let entries = match found.remove(field) {
-        Some(Bson::Array(entries)) => entries,
-        // Somebody has put something else there; it is refused, and stays.
-        Some(other) => vec![other],
-        None => return None,
+/// What a document that was found carries: its id and its mail. Where something else stands in the place of the array, it is
+/// refused, however much it looks like a message: nothing can be pulled from it, so it would be sent again and again.
+pub(super) fn open(mut found: Document, field: &str) -> Option<(Bson, Result<Vec<Bson>>)> {
+    let entries = match found.remove(field)? {
+        Bson::Array(entries) => Ok(entries),
+        _ => Err(Error::invalid("mail is in an array of its document; add to it with `$push`, not with `$set`")
+            .with("field", field.escape_debug())),
     };
     Some((found.remove("_id")?, entries))
 }
@@ -178,6 +183,19 @@ mod tests {
         assert!(sack.take((0, "orders"), 2.into(), vec![bad.into(), entry(&behind)], &Limits::default()));
         assert_eq!((sack.messages(), sack.refused.len(), sack.emptied.len()), (1, 1, 1));
         assert!(sack.refused[0].2.to_string().contains("UUID"), "{}", sack.refused[0].2);
+    }
+
+    #[test]
+    fn only_an_array_is_mail() {
+        let one = entry(&message());
+        let (id, entries) = open(doc! { "_id": 7, "_outbox": [one.clone()] }, "_outbox").unwrap();
+        assert_eq!((id, entries.unwrap()), (7.into(), vec![one.clone()]));
+        for other in [one, "text".into(), Bson::Null] {
+            let (id, entries) = open(doc! { "_id": 7, "_outbox": other }, "_outbox").unwrap();
+            let refused = entries.unwrap_err();
+            assert!(id == 7.into() && refused.to_string().contains("array"), "{refused}");
+        }
+        assert!(open(doc! { "_id": 7 }, "_outbox").is_none());
     }
 
     #[test]
