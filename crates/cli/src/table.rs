@@ -1,9 +1,12 @@
 //! Tables for terminals: columns as wide as their widest cell, two spaces between them.
 //!
 //! Keys, names and causes come from applications. What could move the cursor, forge a row or turn the text round is shown
-//! escaped.
+//! escaped. A column grows no wider than a person can read; a longer cell stands out, with all that it has.
 
 use std::fmt;
+
+/// Cells beyond this width do not move the columns behind them.
+const COLUMN_MAX: usize = 120;
 
 /// Rows under a heading.
 pub(crate) struct Table {
@@ -44,7 +47,10 @@ pub(crate) fn printable(text: &str) -> String {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows[0].len();
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0).min(COLUMN_MAX)
+        };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
             let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
@@ -63,6 +69,17 @@ mod tests {
         let mut table = Table::new(&["A", "BB"]);
         table.row(["long".to_owned(), "x".to_owned()]);
         assert_eq!(table.to_string(), "A     BB\nlong  x\n");
+    }
+
+    #[test]
+    fn a_very_long_cell_is_shown_whole_and_moves_no_others() {
+        let long = "k".repeat(70_000);
+        let mut table = Table::new(&["KEY", "DEAD"]);
+        table.row([long.clone(), "1".to_owned()]);
+        table.row(["short".to_owned(), "2".to_owned()]);
+        let shown = table.to_string();
+        assert!(shown.contains(&format!("{long}  1\n")));
+        assert_eq!(shown.lines().last().map(str::len), Some(COLUMN_MAX + 3));
     }
 
     #[test]

@@ -66,6 +66,13 @@ pub enum Reason {
     },
     /// Its route is paused, and nothing of it is in flight.
     Rests,
+    /// The store fails whatever the lane asks of it, so that nothing can be read or settled. It is asked again and again.
+    Store {
+        /// What fails: `resume`, `read`, `due`, `settle` or `finish`.
+        operation: String,
+        /// What it says, with its causes.
+        error: String,
+    },
     /// A named limit keeps the cursor from passing a message.
     Limit {
         /// The limit.
@@ -125,6 +132,7 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Throttled { .. } => f.write_str("the destination asked for a pause"),
+            Self::Store { operation, error } => write!(f, "the store fails the lane ({operation}: {error})"),
             Self::Rests => f.write_str("its route is paused and nothing of it is in flight"),
             Self::Limit { limit, message } => write!(f, "the limit `{limit}` keeps message {message} where it is"),
             Self::Message { message, state, attempts, cause } => {
@@ -161,6 +169,7 @@ mod tests {
             Reason::Unavailable { cause: cause.clone(), failing: Some(2), seconds_left: None },
             Reason::Throttled { seconds_left: Some(3600) },
             Reason::Rests,
+            Reason::Store { operation: "read".to_owned(), error: "the log was dropped".to_owned() },
             Reason::Limit { limit: "held_rows_max".to_owned(), message },
             Reason::Message { message, state: MessageState::Retry, attempts: 3, cause: Some(cause) },
         ];

@@ -162,19 +162,23 @@ struct Judged {
     level: Level,
     oldest: Duration,
     pending: u64,
+    /// Whether there may be more.
+    pending_more: bool,
     dead: u64,
     keys: u64,
     relays: u64,
 }
 
 impl Judged {
-    fn new(arguments: &Arguments, Seen { overview, dead, unread, .. }: &Seen) -> Self {
+    fn new(arguments: &Arguments, seen: &Seen) -> Self {
+        let Seen { overview, dead, unread, .. } = seen;
         // What a replay delivers again is old by nature, and nobody waits for it. What it has given up waits for an operator.
         let live = || overview.routes.iter().filter(|route| route.replay_of.is_none());
         let mut judged = Self {
             level: Level::Well,
             oldest: live().filter_map(|route| route.oldest_pending_age).max().unwrap_or_default(),
             pending: live().map(|route| route.pending).sum(),
+            pending_more: live().any(|route| route.pending_more),
             // An overview knows no replay that has ended; what it has given up waits all the same.
             dead: dead.iter().map(|group| group.rows).sum(),
             keys: overview.routes.iter().map(|route| route.parked.blocking).sum(),
@@ -193,28 +197,32 @@ impl Judged {
         let by_relays = if judged.relays == 0 { Level::Critical } else { Level::Well };
         // Retention removes what no route reads, once it is old enough.
         let by_routes = if unread.is_empty() { Level::Well } else { Level::Warning };
-        judged.level = by_age.max(by_dead).max(by_relays).max(by_routes);
+        // What waits behind a log that cannot be read is not seen.
+        let is_failing = seen.findings.iter().any(|finding| finding.code == diagnosis::STORE_FAILS);
+        let by_store = if is_failing { Level::Critical } else { Level::Well };
+        judged.level = by_age.max(by_dead).max(by_relays).max(by_routes).max(by_store);
         judged
     }
 
     fn as_json(&self, findings: &[Finding]) -> Value {
         json!({
             "level": self.level.name(), "oldest_pending_age_seconds": self.oldest.as_secs_f64(),
-            "pending": self.pending, "dead": self.dead, "parked_keys": self.keys, "relays": self.relays,
+            "pending": self.pending, "pending_more": self.pending_more, "dead": self.dead, "parked_keys": self.keys, "relays": self.relays,
             "findings": findings,
         })
     }
 
     /// One line with performance data, then one for each finding.
     fn as_text(&self, arguments: &Arguments, findings: &[Finding]) -> String {
-        let Self { level, oldest, pending, dead, keys, relays } = self;
+        let Self { level, oldest, pending, dead, keys, relays, .. } = self;
+        let more = if self.pending_more { "+" } else { "" };
         let alive = match relays {
             0 => "no relay is alive".to_owned(),
             relays => format!("{} alive", plural(*relays, "relay")),
         };
         let age = oldest.as_secs_f64();
         let mut text = format!(
-            "POSTRIDER {} - {alive}, {pending} pending, oldest {age:.1}s, {dead} dead | \
+            "POSTRIDER {} - {alive}, {pending}{more} pending, oldest {age:.1}s, {dead} dead | \
              oldest_age={age:.3}s;{};{};0 pending={pending};;;0 dead={dead};{};{};0 parked_keys={keys};;;0 \
              relays={relays};;;0\n",
             level.name(),

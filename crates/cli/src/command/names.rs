@@ -27,6 +27,11 @@ pub(super) async fn known_if_empty(admin: &dyn StoreAdmin, is_empty: bool, name:
 
 fn unknown(known: &[&str], name: &str) -> String {
     let hint = match config::nearest(name, known) {
+        // The rows of a replay outlive it, and its name is close to that of the route: which nobody means.
+        _ if name.contains("#replay-") => {
+            "no such replay is under way; postrider replay list shows those that are, and postrider dead list what one has given up"
+                .to_owned()
+        }
         _ if known.is_empty() => "there are no routes yet: a relay makes them known when it starts".to_owned(),
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are {}", known.join(", ")),
@@ -42,6 +47,7 @@ mod tests {
     fn a_mistyped_name_is_answered_with_the_nearest() {
         let known = ["billing", "orders"];
         assert_eq!(unknown(&known, "biling"), "there is no route `biling`; did you mean `billing`?");
+        assert!(unknown(&known, "billing#replay-1").ends_with("what one has given up"));
         assert_eq!(unknown(&known, "zzz"), "there is no route `zzz`; there are billing, orders");
         assert!(unknown(&[], "x").contains("no routes yet"));
     }

@@ -8,7 +8,7 @@ use postrider_core::{
     envelope::MessageId,
     lease::{LaneId, Order},
     parked::{DESTINATION_UNAVAILABLE, Ordinal, ParkedState},
-    standstill::Reason,
+    standstill::{MessageState, Reason},
     time::Timestamp,
 };
 
@@ -50,7 +50,10 @@ pub(super) async fn explain(
         if trace.parked.iter().any(|row| row.route == lane.route) {
             continue;
         }
-        if *passed {
+        let by_store = of_store(lane, overview);
+        if !by_store.is_empty() {
+            findings.extend(by_store);
+        } else if *passed {
             findings.push(passed_by(&lane.route, trace, overview, &acts));
         } else {
             findings.extend(waiting(id, lane, overview));
@@ -234,6 +237,13 @@ pub(super) fn read_it(topic: &str) -> String {
     )
 }
 
+/// Where the store fails the lane, its cursor says nothing: numbers that went back look as if they were passed.
+fn of_store(lane: &LaneId, overview: &Overview) -> Vec<Finding> {
+    let route = overview.routes.iter().find(|route| route.route == lane.route);
+    let found = route.map(|route| obstacles(overview, route, Some(lane.number))).unwrap_or_default();
+    found.iter().filter(|obstacle| obstacle.is_of_store()).map(|obstacle| obstacle.finding(&lane.route)).collect()
+}
+
 /// Not passed by the cursor yet.
 fn waiting(id: MessageId, lane: &LaneId, overview: &Overview) -> Vec<Finding> {
     let Some(route) = overview.routes.iter().find(|route| route.route == lane.route) else { return Vec::new() };
@@ -257,7 +267,14 @@ fn about_itself(id: MessageId, obstacle: &Obstacle, route: &str) -> Finding {
     {
         let cause = cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
         let tries = if *attempts > 0 { format!(" after {attempts} attempts") } else { String::new() };
-        return Finding::of(route, "attempted", format!("{node} has it; it {state}{tries}{cause}"));
+        let finding = Finding::of(route, "attempted", format!("{node} has it; it {state}{tries}{cause}"));
+        return match state {
+            MessageState::Answer => finding.fix(
+                "see whether the destination answers: what has no answer within its `timeout` is sent again, and if nothing else \
+                 goes through either, the destination is taken for unavailable",
+            ),
+            _ => finding,
+        };
     }
     obstacle.finding(route)
 }

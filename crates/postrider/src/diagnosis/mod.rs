@@ -37,8 +37,11 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
+/// The code of a finding that the store itself fails a lane: whatever else is told of that route may not be so.
+pub const STORE_FAILS: &str = "store-fails";
+
 /// Every code that a [`Finding`] can have, and what it means.
-pub const CODES: [(&str, &str); 28] = [
+pub const CODES: [(&str, &str); 29] = [
     ("passed", "the route has passed it: delivered, unless the route did not read its topic then"),
     ("discarded", "an operator gave it up for good; by whom and why"),
     (
@@ -72,6 +75,7 @@ pub const CODES: [(&str, &str); 28] = [
     ("unavailable", "the destination takes nothing; no attempts are counted"),
     ("throttled", "the destination asked for a pause"),
     ("limit", "a named limit keeps the cursor where it is"),
+    (STORE_FAILS, "the store fails the relay: the log cannot be read, or not be settled"),
     ("waits-for", "the lane waits for another message, which is named"),
     ("standstill", "the relay says something that this program does not know: it is newer"),
     ("attempted", "a relay has it: it waits for an answer, or for its next attempt"),

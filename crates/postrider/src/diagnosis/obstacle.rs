@@ -10,7 +10,7 @@ use postrider_core::{
 };
 use serde::Serialize;
 
-use super::{Finding, in_words};
+use super::{Finding, STORE_FAILS, in_words};
 
 /// Why nothing moves here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,6 +109,11 @@ fn said(node: &NodeStatus, lane: &LaneId, now: Timestamp) -> Option<Obstacle> {
 }
 
 impl Obstacle {
+    /// Whether the store fails the lane: then nothing that is known of cursors and of what waits can be trusted.
+    pub(super) fn is_of_store(&self) -> bool {
+        matches!(self, Self::Standstill { standstill, .. } if matches!(standstill.reason, Reason::Store { .. }))
+    }
+
     /// As a finding about `route`.
     #[must_use]
     pub fn finding(&self, route: &str) -> Finding {
@@ -182,6 +187,10 @@ fn of_standstill(route: &str, node: &str, standstill: &Standstill, until: Option
         Reason::Unavailable { .. } => (
             "unavailable",
             "mend the destination; the relay probes it by itself, nothing is lost and no attempt is counted".to_owned(),
+        ),
+        Reason::Store { .. } => (
+            STORE_FAILS,
+            "do what the error says, and see postrider doctor; the relay asks again by itself, and nothing is lost".to_owned(),
         ),
         Reason::Throttled { .. } => ("throttled", "wait, or lower the route's rate".to_owned()),
         Reason::Limit { .. } => {

@@ -30,10 +30,12 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &Topics
     let mut findings = Vec::new();
     let waiting: Vec<&RouteStatus> = overview.routes.iter().filter(|route| waits(route)).collect();
     let blockage = if waiting.is_empty() { None } else { admin.blockage().await?.map(blocked) };
-    for route in overview.routes.iter().filter(|route| !waits(route) && will_wait(route)) {
-        let unserved = |obstacle: &&Obstacle| matches!(obstacle, Obstacle::NoRelay | Obstacle::NotServed { .. });
+    for route in overview.routes.iter().filter(|route| !waits(route)) {
+        let unserved = |obstacle: &Obstacle| matches!(obstacle, Obstacle::NoRelay | Obstacle::NotServed { .. });
+        // Whether anything waits is not known for sure where the log cannot be read.
+        let is_told = |obstacle: &&Obstacle| obstacle.is_of_store() || (will_wait(route) && unserved(obstacle));
         let found = obstacles(overview, route, None);
-        findings.extend(found.iter().filter(unserved).map(|obstacle| obstacle.finding(&route.route)));
+        findings.extend(found.iter().filter(is_told).map(|obstacle| obstacle.finding(&route.route)));
     }
     for route in &waiting {
         findings.extend(obstacles(overview, route, None).iter().map(|obstacle| obstacle.finding(&route.route)));

@@ -3,7 +3,12 @@
 //! It owns every future that it starts in one unordered set and drops none on purpose. Dropping the driver is a crash:
 //! publishes in flight are abandoned, and the next owner publishes them again under the same ids.
 
-use std::{collections::VecDeque, sync::Arc, task::Poll, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use postrider_core::{
@@ -95,6 +100,7 @@ impl LaneDriver {
     /// Until the lane is given back, lost, or over.
     pub(super) async fn run(mut self) -> Ended {
         let (mut was_paused, mut rests) = (false, 0);
+        let mut failing_since = None;
         loop {
             let orders = *self.orders.borrow_and_update();
             if orders.fenced {
@@ -114,16 +120,21 @@ impl LaneDriver {
                 }
                 continue;
             }
-            self.context.standstills.forget(&self.lease.lane);
             let resumed = match self.context.log.resume(&self.lease).await {
                 Ok(resumed) => resumed,
                 Err(error) if error.is_fenced() => return Ended::Fenced,
                 Err(error) => {
                     self.store_failed("resume", &error);
-                    self.sleep_until(self.now() + ticks(Duration::from_millis(200))).await;
+                    let now = self.now();
+                    let still = since(now, *failing_since.get_or_insert(now));
+                    let reason = (still >= STILL_AFTER).then(|| by_store("resume", &error));
+                    self.context.standstills.set(&self.lease.lane, now, still, reason);
+                    self.sleep_until(now + ticks(Duration::from_millis(200))).await;
                     continue;
                 }
             };
+            failing_since = None;
+            self.context.standstills.forget(&self.lease.lane);
             let route = Arc::clone(&self.route.borrow_and_update());
             if std::mem::take(&mut was_paused) {
                 route.publisher.reopen();
@@ -164,8 +175,15 @@ impl LaneDriver {
 /// In place of a time to ask whether a replay is over: it was asked, and the answer is under way.
 const FINISHING: Tick = Tick::MAX;
 
-/// A cursor that has waited so long for a message is worth a word.
+/// A cursor that has waited so long for a message, or for its store, is worth a word.
 const STILL_AFTER: Duration = Duration::from_secs(5);
+
+/// Between two reads of a log that the store says cannot be read: a person has to do something first.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+
+fn by_store(operation: &str, error: &Error) -> Reason {
+    Reason::Store { operation: operation.to_owned(), error: error.chain() }
+}
 
 /// A page whose records are not all passed yet.
 struct KeptPage {
@@ -197,6 +215,8 @@ struct Work {
     moved_at: Tick,
     /// What it was last seen to wait for, and since when: one cause does not answer for the time of another.
     waiting: Option<(Reason, Tick)>,
+    /// What the store failed to do when it was last asked for it.
+    failing: BTreeMap<&'static str, Reason>,
     /// For a replay that has read its last record: when to ask the store whether it is over.
     finish_at: Option<Tick>,
 }
@@ -223,6 +243,7 @@ impl Work {
             drain_by: None,
             moved_at: driver.now(),
             waiting: None,
+            failing: BTreeMap::new(),
             finish_at: None,
         };
         work.wait_for_hint();
@@ -355,24 +376,37 @@ impl Work {
                 self.lane.published(now, batch, outcomes);
             }
             Done::Read(Ok(page), asked_at) => {
+                self.failing.remove("read");
                 self.progress(&Progress::Read { records: page.records.len(), took: since(now, asked_at) });
                 self.page_read(now, &page);
             }
-            Done::Due(Ok(page)) => self.lane.due_read(now, page),
-            Done::Recounted(Ok(resumed)) => self.lane.recounted(now, &resumed.blocked),
+            Done::Due(Ok(page)) => {
+                self.failing.remove("due");
+                self.lane.due_read(now, page);
+            }
+            Done::Recounted(Ok(resumed)) => {
+                self.failing.remove("resume");
+                self.lane.recounted(now, &resumed.blocked);
+            }
             Done::Settled(Ok(()), asked_at) => {
+                self.failing.remove("settle");
                 self.progress(&Progress::Settled { took: since(now, asked_at) });
                 self.moved_at = now;
                 self.lane.settled(now, Settled::Done);
             }
             Done::Finished(Ok(true)) => return Some(Ended::Finished),
-            Done::Finished(Ok(false)) => self.finish_at = Some(now + ticks(Duration::from_millis(500))),
+            Done::Finished(Ok(false)) => {
+                self.failing.remove("finish");
+                self.finish_at = Some(now + ticks(Duration::from_millis(500)));
+            }
             Done::Hint => {
                 self.lane.hint(now);
                 self.wait_for_hint();
             }
             // Perhaps because the replay is over: `finish` will say.
-            Done::Read(Err(error), _) if error.is_fenced() && self.finishing() => self.lane.read_failed(now),
+            Done::Read(Err(error), _) if error.is_fenced() && self.finishing() => {
+                self.lane.read_failed(now, Duration::ZERO)
+            }
             Done::Due(Err(error)) if error.is_fenced() && self.finishing() => self.lane.due_failed(now),
             Done::Read(Err(error), _)
             | Done::Due(Err(error))
@@ -385,7 +419,8 @@ impl Work {
             }
             Done::Read(Err(error), _) => {
                 self.store_failed("read", &error);
-                self.lane.read_failed(now);
+                let pause = if error.is_transient() { Duration::ZERO } else { REFUSED_PAUSE };
+                self.lane.read_failed(now, pause);
             }
             Done::Due(Err(error)) => {
                 self.store_failed("due", &error);
@@ -463,7 +498,9 @@ impl Work {
 
     /// With every heartbeat: the next one tells the store.
     fn say_what_it_waits_for(&mut self, now: Tick) {
-        let reason = if self.lane.idle() { None } else { self.lane.waits_for(now) };
+        let by_itself = if self.lane.idle() { None } else { self.lane.waits_for(now) };
+        // What the store fails to do keeps the lane also where nothing is known to wait.
+        let reason = self.failing.values().next().cloned().or(by_itself);
         if reason.is_none() {
             self.moved_at = now;
         }
@@ -475,8 +512,9 @@ impl Work {
         };
         self.waiting = reason.clone().map(|reason| (reason, began));
         let still = since(now, began);
-        // A message that is simply on its way is no standstill.
-        let worth_it = |reason: &Reason| !matches!(reason, Reason::Message { .. }) || still >= STILL_AFTER;
+        // A message that is simply on its way is no standstill, nor is a connection that is lost and made again.
+        let may_pass = |reason: &Reason| matches!(reason, Reason::Message { .. } | Reason::Store { .. });
+        let worth_it = |reason: &Reason| !may_pass(reason) || still >= STILL_AFTER;
         self.context.standstills.set(&self.lease.lane, now, still, reason.filter(worth_it));
     }
 
@@ -513,7 +551,8 @@ impl Work {
         }
     }
 
-    fn store_failed(&self, operation: &'static str, error: &Error) {
+    fn store_failed(&mut self, operation: &'static str, error: &Error) {
+        self.failing.insert(operation, by_store(operation, error));
         self.context.observer.observe(&Event::StoreFailed { operation, error });
     }
 }

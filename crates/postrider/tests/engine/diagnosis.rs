@@ -1,12 +1,16 @@
 //! Why a message waits: every cause is named, with what to do about it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{
         admin::{Actor, ParkedFilter, ReplaySpec},
         lease::{Order, ReplayFilter},
+        log::Log,
         retry::RetryPolicy,
         standstill::{Reason, Standstill},
         time::Timestamp,
@@ -14,6 +18,7 @@ use postrider::{
     diagnosis::{Finding, Topics, survey, why},
     relay::OnDead,
 };
+use postrider_testkit::fault::{FaultyLog, LogFaults, Operation};
 
 use crate::support::{Broker, Place, Running, Seen, Stuck, cause, message, retries, route, until};
 
@@ -41,6 +46,8 @@ on_every_store!(
     a_survey_tells_what_is_refused_from_what_waits_for_its_own_destination,
     a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended,
     a_store_where_all_is_well_has_nothing_in_its_survey,
+    a_log_that_cannot_be_read_is_named_also_where_nothing_is_known_to_wait,
+    a_store_that_lets_no_lane_begin_is_named,
 );
 
 async fn found(place: &Place, id: MessageId) -> Vec<Finding> {
@@ -458,6 +465,44 @@ async fn a_survey_names_what_a_replay_has_given_up_also_when_it_has_ended(place:
     let told = format!("dead: {name}: 1 message was given up (1 refused), and the replay has ended");
     assert_eq!(surveyed(&place).await, [told]);
     relay.drained().await;
+}
+
+/// A relay whose store refuses this for good.
+fn refused(place: &Place, operation: Operation, broker: &Broker) -> (Running, LogFaults) {
+    let (faulty, faults) = FaultyLog::new(Arc::clone(&place.log));
+    faults.refuse(operation);
+    let log: Arc<dyn Log> = Arc::new(faulty);
+    (Running::start(&log, [route("all", broker)]), faults)
+}
+
+async fn until_surveyed(place: &Place, code: &str) {
+    until(format!("a survey to find {code}"), async || {
+        surveyed(place).await.iter().any(|finding| finding.starts_with(&format!("{code}: ")))
+    })
+    .await;
+}
+
+async fn a_log_that_cannot_be_read_is_named_also_where_nothing_is_known_to_wait(place: Place) {
+    let broker = Broker::new();
+    let delivered = one(&place, "a1");
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("it to be delivered", async || place.status("all").await.pending == 0).await;
+    relay.drained().await;
+    let (relay, faults) = refused(&place, Operation::Read, &broker);
+    until_surveyed(&place, "store-fails").await;
+    let finding = finding(&place, delivered, "store-fails").await;
+    assert!(finding.what.contains("the log is gone on purpose") && finding.fix.is_some(), "{finding:?}");
+    let failures = relay.observed().count(|seen| *seen == Seen::StoreFailed("read"));
+    assert!(failures < 20, "what a person has to mend is not asked for all the time: {failures}");
+    faults.clear();
+    until("all to be well again", async || surveyed(&place).await.is_empty()).await;
+    relay.drained().await;
+}
+
+async fn a_store_that_lets_no_lane_begin_is_named(place: Place) {
+    let (relay, _) = refused(&place, Operation::Resume, &Broker::new());
+    until_surveyed(&place, "store-fails").await;
+    relay.crash().await;
 }
 
 async fn a_store_where_all_is_well_has_nothing_in_its_survey(place: Place) {

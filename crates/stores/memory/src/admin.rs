@@ -228,7 +228,8 @@ impl State {
 
     fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
         let mut parked = ParkedCounts::default();
-        let Pending { count: pending, oldest: mut oldest_pending_age, more: pending_more, .. } = self.pending(route, now);
+        let Pending { count: pending, oldest: mut oldest_pending_age, more: pending_more, .. } =
+            self.pending(route, now);
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
             parked.blocking += u64::from(row.state == ParkedState::Dead && row.blocks);

@@ -82,6 +82,9 @@ impl FaultyLog {
             if self.faults.fences(operation) {
                 return Err(Error::fenced());
             }
+            if self.faults.refuses(operation) {
+                return Err(Error::new(ErrorKind::Schema, "the log is gone on purpose"));
+            }
             match self.faults.next(operation) {
                 None => call.await,
                 Some(Moment::Before) => Err(lost(operation, Moment::Before)),
@@ -158,6 +161,7 @@ struct Plan {
     script: VecDeque<(Operation, Moment)>,
     mix: Option<(u64, u64, Random)>,
     fenced: bool,
+    refused: Option<Operation>,
     delay_max: Duration,
     delays: Option<Random>,
 }
@@ -178,6 +182,11 @@ impl LogFaults {
         self.plan().fenced = on;
     }
 
+    /// From now on this operation is refused for good, as where somebody has dropped the log.
+    pub fn refuse(&self, operation: Operation) {
+        self.plan().refused = Some(operation);
+    }
+
     /// Delays every call by up to this long, drawn from a seed.
     pub fn delay_up_to(&self, delay_max: Duration, seed: u64) {
         let mut plan = self.plan();
@@ -191,6 +200,10 @@ impl LogFaults {
 
     fn fences(&self, operation: Operation) -> bool {
         self.plan().fenced && matches!(operation, Operation::Settle | Operation::Release | Operation::Finish)
+    }
+
+    fn refuses(&self, operation: Operation) -> bool {
+        self.plan().refused == Some(operation)
     }
 
     fn next(&self, operation: Operation) -> Option<Moment> {

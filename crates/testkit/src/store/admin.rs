@@ -77,7 +77,11 @@ pub async fn what_waits_is_looked_for_only_so_far(store: Arc<dyn Fixture>) {
         shown = overview(&*store).await;
     }
     let (near, far) = (self::of(&shown, "near"), self::of(&shown, "far"));
-    assert_eq!((near.pending, near.pending_more), (1, true), "at least one waits; what is further away is not looked at");
+    assert_eq!(
+        (near.pending, near.pending_more),
+        (1, true),
+        "at least one waits; what is further away is not looked at"
+    );
     let exact = near.oldest_pending_age.expect("it was found");
     assert!(exact >= LONGER && exact < HOUR, "{exact:?}");
     assert_eq!((far.pending, far.pending_more), (0, true), "nothing was found");

@@ -75,6 +75,12 @@ impl Chosen {
     pub(crate) fn filter(&self) -> Outcome<ReplayFilter> {
         let topics = if self.topic.is_empty() { None } else { Some(TopicFilter::new(&self.topic)?) };
         let Self { key, name, since, until, .. } = self.clone();
+        if let (Some(since), Some(until)) = (since, until)
+            && since > until
+        {
+            let what = format!("--since {since} is later than --until {until}, so nothing lies between them");
+            return Err(Failure::usage(what));
+        }
         Ok(ReplayFilter { since, until, key, name, topics })
     }
 }

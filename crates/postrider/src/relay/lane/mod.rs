@@ -223,6 +223,8 @@ pub(crate) struct Lane {
 
     reading: bool,
     read_at: Tick,
+    /// No read before this: the store has refused one.
+    refused_until: Tick,
     poll_wait: Duration,
 
     batches: Vec<Option<Batch>>,
@@ -278,6 +280,7 @@ impl Lane {
             timers: BTreeSet::new(),
             reading: false,
             read_at: 0,
+            refused_until: 0,
             poll_wait: options.poll_min,
             batches: Vec::new(),
             in_flight: 0,
@@ -361,14 +364,16 @@ impl Lane {
         }
     }
 
-    pub(crate) fn read_failed(&mut self, now: Tick) {
+    /// The store could not be read. It is asked again soon, but not before this pause is over, whatever hints come.
+    pub(crate) fn read_failed(&mut self, now: Tick, pause: Duration) {
         self.reading = false;
-        self.read_at = now + self.pause();
+        self.refused_until = now + ticks(pause);
+        self.read_at = self.refused_until + self.pause();
     }
 
     /// Something may have been committed.
     pub(crate) fn hint(&mut self, now: Tick) {
-        self.read_at = self.read_at.min(now);
+        self.read_at = self.read_at.min(now.max(self.refused_until));
         self.poll_wait = self.options.poll_min;
         // An operator may have redriven something; but a busy log hints all the time.
         self.due_at = self.due_at.min(self.due_read_at + ticks(Duration::from_secs(1)));

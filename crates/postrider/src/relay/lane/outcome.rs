@@ -163,6 +163,7 @@ impl Lane {
         trouble.tried = true;
         let durables_before = *trouble.durables_before.get_or_insert(durable);
         trouble.unknowns += 1;
+        trouble.cause = Some(cause.clone());
         if trouble.unknowns < self.options.unknown_max {
             let wait = self.pause();
             self.entries[e].state = State::Again;
