@@ -3,6 +3,11 @@
 //! One that is made again goes on behind what is known to be acknowledged by all who share it, so nothing is left out; what
 //! was acknowledged since that was last [asked for](Source::note) comes again. If the stream is another one, too, its numbers
 //! mean nothing, and all that is in it is received.
+//!
+//! One that limits how often a message is delivered (`max_deliver`) is refused. A server gives up what has been sent so often
+//! without a word to whoever receives, and counts what never arrived, or was [put back](crate::fetch) for the sake of order,
+//! unseen: with a limit of 1 such a message is gone, and no other limit is enough for every outage. Who has handled a message often
+//! enough rejects it for good.
 
 use async_nats::{
     datetime::DateTime,
@@ -32,7 +37,7 @@ impl Source {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such stream, or no such consumer and none is to be made;
-    /// [`ErrorKind::Unavailable`] if the server does not say.
+    /// [`ErrorKind::Unsupported`] if it gives messages up; [`ErrorKind::Unavailable`] if the server does not say.
     pub(crate) async fn find(&mut self) -> Result<PullConsumer> {
         let stream = self.jetstream.get_stream(&self.stream).await.map_err(|e| match e.kind() {
             GetStreamErrorKind::JetStream(refusal) if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND => {
@@ -57,9 +62,25 @@ impl Source {
             }
             None => stream.get_consumer(&self.consumer).await.map_err(|e| self.cannot_find(e))?,
         };
+        self.check(consumer.cached_info())?;
         self.acknowledged.get_or_insert((made_at, 0));
         self.note(consumer.cached_info());
         Ok(consumer)
+    }
+
+    /// Whether everything comes again until it is answered.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if not.
+    pub(crate) fn check(&self, info: &Info) -> Result<()> {
+        let limit = info.config.max_deliver;
+        // The server says -1 for none.
+        if limit <= 0 {
+            return Ok(());
+        }
+        let advice = "receive by a consumer that gives up messages unseen; set its `max_deliver` to -1, and reject for good what was \
+                      delivered often enough";
+        Err(self.about(ErrorKind::Unsupported, advice).with("max_deliver", limit))
     }
 
     /// Notes how far the consumer is.

@@ -9,7 +9,8 @@
 //! It is the same when it begins and an earlier subscriber has left messages [unanswered](crate::unanswered); and if somebody
 //! still waits for messages then, it may be one whose host is gone, and what the server sends there is missing here.
 //!
-//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing. A server
+//! What comes behind a gap is forgotten here. It was not acknowledged either, so it comes again behind what is missing; that costs
+//! it a delivery, which is why a consumer that counts them ([`Source::find`]) is refused. A server
 //! that does not know yet that a connection is gone goes on sending into it, so there may be a gap behind the gap. After
 //! any error the consumer is [looked for](crate::consumer) again before more is fetched: somebody may have deleted it.
 
@@ -273,6 +274,7 @@ impl Fetched {
         // It may be gone; the next call looks for it.
         self.suspect = true;
         let info = self.consumer.get_info().await.map_err(|e| failed("ask for the consumer").caused_by(e))?;
+        self.source.check(&info)?;
         self.suspect = false;
         Ok(info)
     }

@@ -66,9 +66,9 @@ pub struct SubscriberBuilder {
 impl SubscriberBuilder {
     /// How many messages are fetched ahead at most. Default 256. More of them are in memory, and come again after a crash.
     /// If handling so many takes longer than the consumer's `ack_wait`, the server sends what waits here a second time. A
-    /// subscriber that is alone leaves those copies out; they cost the network, and deliveries of a consumer with
-    /// `max_deliver`. Several that [share](Self::shared) a consumer get each other's: then fetch fewer ahead, or let `ack_wait`
-    /// be longer.
+    /// subscriber that is alone leaves those copies out; they cost the network. Several that [share](Self::shared) a consumer get
+    /// each other's: then fetch fewer ahead, or let `ack_wait` be longer. When a subscriber begins, and after a lost connection, it
+    /// may hold more than that for a moment: whatever is unanswered, which is up to the consumer's `max_ack_pending`.
     #[must_use]
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
@@ -122,7 +122,8 @@ impl SubscriberBuilder {
     /// # Errors
     /// [`ErrorKind::Invalid`] if no stream or consumer can have that name, or no message those subjects;
     /// [`ErrorKind::Unavailable`] if there is no connection, [`ErrorKind::NotFound`] if there is no such stream, or no such
-    /// consumer and none is to be made.
+    /// consumer and none is to be made, [`ErrorKind::Unsupported`] if the consumer has a `max_deliver`: its server gives up
+    /// messages that nobody has seen.
     pub async fn subscribe(self) -> Result<NatsSubscriber> {
         check_found("stream", &self.stream)?;
         check_found("consumer", &self.consumer)?;

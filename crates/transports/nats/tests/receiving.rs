@@ -260,6 +260,39 @@ async fn the_next_subscriber_begins_with_what_the_last_one_had() {
     assert_eq!(first_arrivals, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// A server counts a delivery also if nobody saw it. What was sent often enough is gone, so what is put back for the sake of order,
+/// or got lost on its way, would be missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_gives_messages_up_is_refused_before_it_does() {
+    let own = Own::new().await;
+    publish(&own, 0..5).await;
+    let stream = own.jetstream.get_stream(&own.name).await.unwrap();
+    let make = async |max_deliver: i64| -> PullConsumer {
+        let durable_name = Some(CONSUMER.to_owned());
+        let ack_wait = Duration::from_secs(2);
+        stream
+            .create_consumer(pull::Config { durable_name, ack_wait, max_deliver, ..Default::default() })
+            .await
+            .unwrap()
+    };
+    let declared = || builder(&own).declare(&[], Duration::from_secs(2));
+    for max_deliver in [1, 1_000_000] {
+        make(max_deliver).await;
+        for builder in [builder(&own), builder(&own).shared(), declared()] {
+            let error = builder.subscribe().await.err().expect("it is refused");
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let told = error.chain();
+            assert!(told.contains(CONSUMER) && told.contains("`max_deliver` to -1"), "{told}");
+        }
+    }
+    // Without a limit nothing is missing, although somebody fetches three and leaves, and what is newer is put back for them.
+    let left = make(-1).await.fetch().max_messages(3).messages().await.unwrap();
+    assert_eq!(left.count().await, 3);
+    let subscriber = declared().subscribe().await.unwrap();
+    publish(&own, 5..10).await;
+    assert_eq!(take(&subscriber, 10).await, Vec::from_iter(0..10));
+}
+
 /// The server hands out what comes again in the order in which it got it back, whatever its order was.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_again_in_another_order_is_given_out_in_its_own() {
