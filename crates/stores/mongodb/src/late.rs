@@ -13,6 +13,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use mongodb::bson::{Document, doc};
 use postrider_core::lease::LaneId;
 
 use crate::{
@@ -26,8 +27,16 @@ use crate::{
 /// More than so many of one lane are not kept; its next page asks for them anew.
 const KEPT_MAX: usize = 1_000_000;
 
-/// The numbers of messages that are left to the stream.
-pub(crate) type Numbers = Arc<HashSet<Tick>>;
+/// Which messages are left to the stream.
+pub(crate) type Numbers = Arc<HashSet<Number>>;
+
+/// Which message it is: its `at`, and a hash of its `_id`, for a client that has filled in the `at` may have done so twice.
+pub(crate) type Number = (Tick, u128);
+
+pub(crate) fn number(document: &Document) -> Number {
+    let id = document.get("_id").map(|id| doc! { "": id }.to_vec().unwrap_or_default());
+    (at(document), xxhash_rust::xxh3::xxh3_128(&id.unwrap_or_default()))
+}
 
 /// What is known for each lane that scans.
 #[derive(Default)]
@@ -72,7 +81,7 @@ impl Late {
             unknown => return Ok(Left::Unknown(unknown)),
         };
         if !found.is_empty() {
-            Arc::make_mut(&mut numbers).extend(found.iter().map(at));
+            Arc::make_mut(&mut numbers).extend(found.iter().map(number));
         }
         if numbers.len() <= KEPT_MAX {
             let known = Known { until, numbers: Arc::clone(&numbers), onward, through: seen };

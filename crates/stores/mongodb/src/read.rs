@@ -12,6 +12,8 @@
 //! - *Order*: if A was committed before B was enqueued, A's `at` is less. If both are in the scan, it sorts them. If B is in
 //!   it, it was committed up to the point, so A was too and is visible during the *whole* scan. If B is in the stream, A is in
 //!   the scan or earlier in the stream.
+//! - *Messages that share one `at`*, because a client has filled it in, are passed one by one ([`crate::cursor`]). Their order
+//!   among each other and others is nobody's.
 //! - *Messages of one transaction* are all in the scan or all in the stream: what commits behind the point while the scan is
 //!   under way is left out of its pages ([`crate::late`]), and the stream has it whole.
 //!
@@ -30,10 +32,10 @@ use postrider_core::{
 use crate::{
     MongoStore,
     ahead::Rest,
-    cursor::{Onward, Position, Tick, seconds, timestamp},
+    cursor::{Among, Onward, Position, Tick, seconds, timestamp},
     db::{Db, Described, Update, server_now},
     error::{Work, corrupt},
-    late::{Left, Numbers},
+    late::{Left, Numbers, number},
     lease::named,
     planted::Plant,
     records::{Gathered, at},
@@ -91,6 +93,14 @@ async fn fence(db: &mut Db, lease: &Lease) -> Work<()> {
     }
 }
 
+/// A scan under way: up to which point, whether because history was lost, and where it is.
+struct Scan {
+    until: Tick,
+    lost: bool,
+    from: Tick,
+    among: Option<Among>,
+}
+
 /// A read under way.
 struct Reading<'a> {
     store: &'a MongoStore,
@@ -119,7 +129,7 @@ impl Reading<'_> {
     async fn fill(&mut self, db: &mut Db) -> Work<bool> {
         loop {
             let step = match self.at.clone() {
-                Position::Scan { until, at, lost } => self.scan(db, until, at, lost).await,
+                Position::Scan { until, at, lost, among } => self.scan(db, Scan { until, lost, from: at, among }).await,
                 Position::Stream { .. } => self.stream(db, self.at.clone()).await,
             };
             match step {
@@ -140,22 +150,88 @@ impl Reading<'_> {
         (self.gathered.room() + 1).clamp(BATCH_MIN, BATCH_MAX)
     }
 
-    async fn scan(&mut self, db: &mut Db, until: Tick, from: Tick, lost: bool) -> Work<Step> {
-        let batch = self.batch();
-        let plant = self.store.0.plant;
-        let upper = if matches!(plant, Plant::UnboundedScan | Plant::AtCursor) { u64::MAX } else { until };
+    async fn scan(&mut self, db: &mut Db, scan: Scan) -> Work<Step> {
+        let Scan { until, from, among, .. } = &scan;
+        if let Some(among) = among {
+            return self.scan_among(db, &scan, among.at).await;
+        }
+        let upper = if self.is_unbounded() { u64::MAX } else { *until };
+        let filter = doc! { "at": { "$gt": timestamp(*from), "$lte": timestamp(upper) } };
+        let (mut documents, seen) = self.look(db, &scan, filter, doc! { "at": 1 }).await?;
+        let Some(first) = documents.first().map(at) else { return self.scanned(db, *until).await };
+        // The server may cut an answer where it likes, for it has a limit of its own, and does not say so. So only where there
+        // is nothing does the scan end, and behind the last message of an answer there may be others of the same `at`.
+        let shares = |pair: &[Document]| at(&pair[0]) == at(&pair[1]);
+        let alone = documents.windows(2).position(shares).unwrap_or(documents.len() - 1);
+        if alone > 0 {
+            documents.truncate(alone);
+        } else if documents.len() > 1 || !self.is_alone(db, &scan, first).await? {
+            return self.scan_among(db, &scan, first).await;
+        }
+        self.take_scanned(db, &scan, documents, seen, None).await
+    }
+
+    /// Messages that share one `at`, which no server has given them, in the order of their `_id`.
+    async fn scan_among(&mut self, db: &mut Db, scan: &Scan, shared: Tick) -> Work<Step> {
+        let mut filter = doc! { "at": timestamp(shared) };
+        if let Some(among) = &scan.among {
+            // As it is sorted: `$gt` alone would only find ids of the same type.
+            filter.insert("$expr", doc! { "$gt": ["$_id", { "$literal": among.last()? }] });
+        }
+        let (documents, seen) = self.look(db, scan, filter, doc! { "_id": 1 }).await?;
+        if documents.is_empty() {
+            self.at = Position::Scan { until: scan.until, at: shared, lost: scan.lost, among: None };
+            return Ok(Step::On);
+        }
+        self.take_scanned(db, scan, documents, seen, Some(shared)).await
+    }
+
+    /// Whether no other message has this `at`.
+    async fn is_alone(&self, db: &mut Db, scan: &Scan, at: Tick) -> Work<bool> {
         let command = doc! {
             "find": db.names.log(),
-            "filter": { "at": { "$gt": timestamp(from), "$lte": timestamp(upper) } },
-            "sort": { "at": 1 },
+            "filter": { "at": timestamp(at) },
+            "projection": { "at": 1 },
+            "limit": 2_i64,
+            "singleBatch": true,
+            "readConcern": { "level": "majority", "afterClusterTime": timestamp(scan.until) },
+        };
+        Ok(crate::db::batch(db.ask(command).await?, "firstBatch")?.0.len() < 2)
+    }
+
+    /// An answer of the collection, and the moment that it shows.
+    async fn look(
+        &self,
+        db: &mut Db,
+        scan: &Scan,
+        filter: Document,
+        sort: Document,
+    ) -> Work<(Vec<Document>, Option<Tick>)> {
+        let batch = self.batch();
+        let command = doc! {
+            "find": db.names.log(),
+            "filter": filter,
+            "sort": sort,
             "limit": i64::try_from(batch).unwrap_or(i64::MAX),
             "batchSize": i64::try_from(batch).unwrap_or(i64::MAX),
             "singleBatch": true,
-            "readConcern": { "level": "majority", "afterClusterTime": timestamp(until) },
+            "readConcern": { "level": "majority", "afterClusterTime": timestamp(scan.until) },
         };
         let answer = db.ask(command).await?;
         let seen = point(&answer, "operationTime");
-        let documents = crate::db::batch(answer, "firstBatch")?.0;
+        Ok((crate::db::batch(answer, "firstBatch")?.0, seen))
+    }
+
+    /// Passes over messages of the collection; `shared` is the `at` of all of them, if there may be more that have it.
+    async fn take_scanned(
+        &mut self,
+        db: &mut Db,
+        scan: &Scan,
+        documents: Vec<Document>,
+        seen: Option<Tick>,
+        shared: Option<Tick>,
+    ) -> Work<Step> {
+        let Scan { until, lost, from, .. } = *scan;
         let left_out = match self.left_out(db, until, seen, documents.last().map(at)).await? {
             Left::Out(numbers) => numbers,
             Left::Unknown(Followed::Ended(end)) => return Err(end.into()),
@@ -165,31 +241,39 @@ impl Reading<'_> {
         if self.gathered.needs_clock(documents.iter()) {
             self.gathered.set_clock(db.now().await?);
         }
-        // The server may cut an answer where it likes, for it has a limit of its own, and does not say so: only where there is
-        // nothing does the scan end.
-        let ends = documents.is_empty();
         for document in documents {
             let at = at(&document);
             if at <= self.at.bound() {
                 return Err(corrupt("the log is read in ascending order").into());
             }
-            let here = Position::Scan { until, at, lost };
-            if left_out.contains(&at) {
+            let here = match shared {
+                None => Position::Scan { until, at, lost, among: None },
+                Some(shared) => {
+                    let last = document.get("_id").ok_or_else(|| corrupt("a message has no `_id`"))?;
+                    Position::Scan { until, at: from, lost, among: Some(Among::new(shared, last)?) }
+                }
+            };
+            if !left_out.is_empty() && left_out.contains(&number(&document)) {
                 self.at = here;
                 self.scanned += 1;
             } else if self.take(Arc::new(document), here).is_err() {
                 return Ok(Step::Full);
             }
         }
-        match (ends, plant) {
-            (false, _) => Ok(Step::On),
-            (true, Plant::AtCursor) => Ok(Step::End),
-            (true, _) if !self.streams => Ok(Step::End),
-            (true, _) => {
-                self.store.0.late.forget(&self.lease.lane);
-                self.stream(db, Position::behind(until)).await
-            }
+        Ok(Step::On)
+    }
+
+    /// What follows where the scan has come to its end.
+    async fn scanned(&mut self, db: &mut Db, until: Tick) -> Work<Step> {
+        if !self.streams || self.store.0.plant == Plant::AtCursor {
+            return Ok(Step::End);
         }
+        self.store.0.late.forget(&self.lease.lane);
+        self.stream(db, Position::behind(until)).await
+    }
+
+    fn is_unbounded(&self) -> bool {
+        matches!(self.store.0.plant, Plant::UnboundedScan | Plant::AtCursor)
     }
 
     /// What a page that was read by `seen` and ends with `last` leaves to the stream. Where no stream follows, nothing; nor if

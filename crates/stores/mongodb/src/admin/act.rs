@@ -82,7 +82,7 @@ async fn revive_replays(db: &mut Db) -> Work<()> {
         let waiting = doc! { "route": &name, "state": { "$ne": "dead" } };
         if db.find_one("parked", waiting).await?.is_some() {
             let end = Route::get(db, &name).await?.replay_end.unwrap_or_default();
-            add_lanes(db, &name, 1, &Position::Scan { until: end, at: end, lost: false }).await?;
+            add_lanes(db, &name, 1, &Position::Scan { until: end, at: end, lost: false, among: None }).await?;
         }
     }
     Ok(())

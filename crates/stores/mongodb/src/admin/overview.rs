@@ -165,8 +165,8 @@ fn described(position: &Position, recovered_at: Option<Timestamp>) -> String {
         format!("{}.{}", time.time, time.increment)
     };
     match position {
-        Position::Scan { until, at, lost: false } => format!("scan at {} up to {}", shown(*at), shown(*until)),
-        Position::Scan { until, at, lost: true } => {
+        Position::Scan { until, at, lost: false, .. } => format!("scan at {} up to {}", shown(*at), shown(*until)),
+        Position::Scan { until, at, lost: true, .. } => {
             format!("scan after lost history, at {} up to {}", shown(*at), shown(*until))
         }
         Position::Stream { through, .. } => {

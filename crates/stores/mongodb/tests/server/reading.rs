@@ -1,6 +1,6 @@
 //! The counter-examples that the reader was made for: scans, lost history, and transactions that are open meanwhile.
 
-use mongodb::bson::{Timestamp, doc};
+use mongodb::bson::{Bson, Timestamp, doc};
 use postrider_core::{
     admin::StoreAdmin,
     doctor::Thresholds,
@@ -150,6 +150,58 @@ async fn a_scan_goes_on_behind_an_answer_that_the_server_has_cut_short() {
         }
     }
     assert_eq!(found, ["wanted"]);
+}
+
+/// As somebody inserts it who fills in `at` with a clock of its own instead of `Timestamp(0, 0)`, with ids of several types.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_share_one_at_are_all_delivered_once_in_pages_of_any_size() {
+    let place = Place::new().await;
+    place.commit(vec![named("before")]).await;
+    let log = place.collection("log");
+    let now = log.find_one(doc! {}).await.unwrap().unwrap().get_timestamp("at").unwrap();
+    let shared = Timestamp { increment: now.increment + 1, ..now };
+    let ids: [Bson; 6] = [7.into(), "o-1".into(), Bson::Null, doc! { "a": 1 }.into(), 8_i64.into(), "o-2".into()];
+    let document =
+        |at: Timestamp, id: Bson, name: &str| doc! { "_id": id, "at": at, "topic": "t", "name": name, "payload": "" };
+    let own = ids.into_iter().zip(["a", "b", "c", "d", "e", "f"]).map(|(id, name)| document(shared, id, name));
+    log.insert_many(own).await.unwrap();
+    let old = Timestamp { time: 1, increment: 1 };
+    log.insert_many([document(old, 1.into(), "old-1"), document(old, 2.into(), "old-2")]).await.unwrap();
+    place.commit(vec![named("behind")]).await;
+    for records in [1, 2, 3, 10] {
+        let mut reader = Reader::of(&place.store(), &format!("r{records}")).await;
+        let mut delivered = reader.page(records).await.0;
+        reader.settle().await;
+        // As another owner goes on: with what is kept of the cursor.
+        reader.cursor = reader.store.resume(&reader.lease).await.unwrap().cursor;
+        delivered.extend(reader.rest(records).await);
+        reader.settle().await;
+        assert_eq!(names(&delivered[..2]), ["old-1", "old-2"]);
+        assert_eq!(sorted(names(&delivered)), ["a", "b", "before", "behind", "c", "d", "e", "f", "old-1", "old-2"]);
+        let overview = place.store().overview().await.unwrap();
+        assert!(overview.routes.iter().all(|route| route.pending == 0), "{overview:?}");
+    }
+}
+
+/// One of those that share an `at` was open when the scan began: the stream has it, and the scan the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_messages_that_share_one_at_only_what_was_open_is_left_to_the_stream() {
+    let place = Place::new().await;
+    place.commit(vec![named("before")]).await;
+    let log = place.collection("log");
+    let at = log.find_one(doc! {}).await.unwrap().unwrap().get_timestamp("at").unwrap();
+    let document = |name: &str| doc! { "at": at, "topic": "t", "name": name, "payload": "" };
+    let mut slow = place.begin().await;
+    log.insert_one(document("open")).session(&mut slow.session).await.unwrap();
+    log.insert_one(document("committed")).await.unwrap();
+    let mut reader = Reader::of(&place.store(), "r").await;
+    slow.commit().await;
+    assert_eq!(sorted(names(&reader.rest(1).await)), ["before", "committed", "open"]);
+}
+
+fn sorted(mut names: Vec<&str>) -> Vec<&str> {
+    names.sort_unstable();
+    names
 }
 
 /// By the time somebody settles, the scan may be over and the lane in the stream again.
