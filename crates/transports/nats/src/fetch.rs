@@ -82,6 +82,7 @@ struct Collecting {
 }
 
 /// What becomes of a message that has come.
+#[expect(clippy::large_enum_variant, reason = "it lives for a moment, and most are messages")]
 enum Admitted {
     Next(Message),
     /// It waits for its turn.
