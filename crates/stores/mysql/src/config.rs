@@ -15,12 +15,15 @@ use crate::{
     order::Ahead,
     planted::Plant,
     pool::{Lent, Pool, pool},
-    server::{self, Settings},
+    server::{self, Settings, TriggerWatch},
     wake::Waker,
 };
 
 /// Connections of the pool unless told otherwise.
 const CONNECTIONS_MAX: usize = 8;
+
+/// How often it is looked whether new messages are still noted.
+const TRIGGER_EVERY: Duration = Duration::from_secs(60);
 
 /// Prepared statements that a connection keeps: all of ours.
 const STATEMENTS_KEPT: usize = 128;
@@ -57,6 +60,7 @@ pub struct Builder {
     prefix: String,
     migrate: bool,
     connections_max: usize,
+    trigger_every: Duration,
     plant: Plant,
 }
 
@@ -67,6 +71,7 @@ impl Builder {
             prefix: PREFIX.to_owned(),
             migrate: true,
             connections_max: CONNECTIONS_MAX,
+            trigger_every: TRIGGER_EVERY,
             plant: Plant::None,
         }
     }
@@ -87,6 +92,13 @@ impl Builder {
     /// Connections for all that the store does. Default 8, at least 1. Too few, and lanes wait for each other.
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
+        self
+    }
+
+    /// How often, at most, a relay that reads looks whether the trigger that notes new messages is still there. Default one
+    /// minute. While it is gone, every read fails with [`ErrorKind::Schema`].
+    pub fn trigger_every(mut self, every: Duration) -> Self {
+        self.trigger_every = every;
         self
     }
 
@@ -123,6 +135,7 @@ impl Builder {
             waker: Waker::new(),
             ahead: Ahead::default(),
             durable: Durable::default(),
+            trigger: TriggerWatch::new(self.trigger_every),
         })))
     }
 

@@ -93,6 +93,7 @@ use crate::{
     order::Ahead,
     planted::Plant,
     pool::Pool,
+    server::TriggerWatch,
 };
 
 /// A handle on one store. Cheap to clone; its connections close when the last clone is dropped.
@@ -108,6 +109,8 @@ struct Inner {
     ahead: Ahead,
     /// Up to where a crash takes no place back.
     durable: Durable,
+    /// Whether new messages are still noted.
+    trigger: TriggerWatch,
 }
 
 impl MysqlStore {

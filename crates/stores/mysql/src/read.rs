@@ -15,6 +15,9 @@
 //! A message that the list names must be there: nothing is purged before every reader has passed it. One that is not, because
 //! somebody has deleted it or a proxy has sent two statements to two servers, stops the lane instead of being passed over.
 //!
+//! Messages that are not noted are in no list, and nobody misses them. So it is looked every now and then whether the trigger
+//! is still there ([`TriggerWatch`](crate::server::TriggerWatch)); while it is not, no lane reads.
+//!
 //! Places that a fail-over has taken back are given again. So whoever stands at one that was never given here, or has taken its
 //! lease elsewhere, is fenced before it reads (see [`crate::identity`]).
 
@@ -52,6 +55,7 @@ const OWNED: &str = "SELECT 1 FROM {p}lane WHERE route = ? AND number = ? AND ep
 pub(crate) async fn read(store: &MysqlStore, lease: &Lease, after: i64, limit: PageLimit) -> Work<Page> {
     let mut db = store.alone().await?;
     let mut standing = stand(&mut db, lease, after).await?;
+    store.0.trigger.check(&mut db).await?;
     let replay = lease.reader.replay.as_ref().map(|_| Arc::clone(&lease.lane.route));
     let until = if replay.is_some() { replay_end(&mut db, lease).await? } else { i64::MAX };
     let mut reading = Reading {

@@ -1,6 +1,11 @@
 //! What the server is and how it is set: what would break a promise is refused when the store is opened, with one sentence
 //! that says what to change.
 
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
 use postrider_core::{Error, ErrorKind, Result};
 
 use crate::{
@@ -65,7 +70,7 @@ impl Settings {
     }
 
     /// Refuses a server on which the tables cannot be made: it would answer that there is a mistake in our SQL.
-    pub(crate) fn check_version(&self) -> Result<()> {
+    fn check_version(&self) -> Result<()> {
         let version = numbers(&self.version);
         let is_mariadb = self.version.to_ascii_lowercase().contains("mariadb");
         if is_mariadb && version < (10, 6, 0) {
@@ -103,22 +108,62 @@ pub(crate) async fn check_tables(db: &mut Db) -> Work<()> {
         .with("engine", get::<String>(&row, 1)?)
         .into());
     }
-    if !has_trigger(db).await? {
-        return Err(Error::new(
-            ErrorKind::Schema,
-            "the trigger that notes new messages is missing, so none of them would ever be read; `postrider migrate up` \
-             creates it again, or grant TRIGGER so that it can be seen",
-        )
-        .with("trigger", db.dialect.render("{p}log_pending"))
-        .into());
+    check_trigger(db).await
+}
+
+async fn check_trigger(db: &mut Db) -> Work<()> {
+    if has_trigger(db).await? {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::new(
+        ErrorKind::Schema,
+        "the trigger that notes new messages is missing, so none of them would ever be read; `postrider migrate up` \
+         creates it again, or grant TRIGGER so that it can be seen",
+    )
+    .with("trigger", db.dialect.render("{p}log_pending"))
+    .into())
 }
 
 /// Whether new rows of the log are noted.
 pub(crate) async fn has_trigger(db: &mut Db) -> Work<bool> {
     let (trigger, log) = (db.dialect.render("{p}log_pending"), db.dialect.render("{p}log"));
     Ok(db.query_opt(TRIGGER, values![trigger, log]).await?.is_some())
+}
+
+/// Looks every now and then whether the trigger is still there: nothing else shows that it was dropped, for what is not noted is
+/// not missed.
+#[derive(Debug)]
+pub(crate) struct TriggerWatch {
+    every: Duration,
+    /// When somebody last began to look, unless it was gone then.
+    looked_at: Mutex<Option<Instant>>,
+}
+
+impl TriggerWatch {
+    /// The store is opened, so it is there.
+    pub(crate) fn new(every: Duration) -> Self {
+        Self { every, looked_at: Mutex::new(Some(Instant::now())) }
+    }
+
+    /// Looks if it is time to; one at a time. While it is gone, and while that cannot be seen, everybody looks.
+    pub(crate) async fn check(&self, db: &mut Db) -> Work<()> {
+        {
+            let mut looked_at = self.lock();
+            if looked_at.is_some_and(|looked_at| looked_at.elapsed() < self.every) {
+                return Ok(());
+            }
+            *looked_at = Some(Instant::now());
+        }
+        let checked = check_trigger(db).await;
+        if checked.is_err() {
+            *self.lock() = None;
+        }
+        checked
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable;
 use postrider_core::{
     ErrorKind,
-    admin::StoreAdmin,
+    admin::{Actor, StoreAdmin},
     lease::LaneId,
     log::{Log, PageLimit, Settlement},
 };
-use support::{Place, Tables, builder, clean_up, connect, node, spec};
+use postrider_store_mysql::{Mysql, migrations};
+use support::{Place, Tables, builder, clean_up, connect, node, spec, url};
 
 /// One setting at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -46,9 +47,16 @@ impl Drop for Before {
 async fn a_server_that_does_not_write_through_is_refused() {
     let _alone = ALONE.lock().await;
     let _before = Before::set("innodb_flush_log_at_trx_commit", "0").await;
-    let refused = builder(Tables::fresh().prefix()).open().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("innodb_flush_log_at_trx_commit"), "{refused}");
+    let tables = Tables::fresh();
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let opened = builder(tables.prefix()).open().await.unwrap_err();
+    let migrated = migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap_err();
+    for refused in [opened, migrated] {
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("innodb_flush_log_at_trx_commit"), "{refused}");
+    }
+    let pending = migrations::plan(&url(), &dialect).await.unwrap();
+    assert_eq!(pending.len(), migrations::LATEST as usize, "nothing was made");
 }
 
 /// What is answered is committed, also where every statement begins a transaction that somebody has to end.

@@ -32,6 +32,9 @@ const MIGRATIONS: [Migration; 3] = [
     Migration { version: 3, name: "asked", template: include_str!("0003_asked.sql") },
 ];
 
+/// The one that makes the trigger.
+const TRIGGERED: Migration = MIGRATIONS[0];
+
 /// The version that this program works with.
 pub const LATEST: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
@@ -112,24 +115,36 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 
 /// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
 /// one goes on. Should the trigger that notes new messages be gone, it is created again. Messages that it has missed at any time are
-/// found by a pass over the log, and noted.
+/// found by a pass over the log, and noted. The migration that has made the trigger is then among those that are returned, with
+/// that in its name.
 ///
 /// # Errors
-/// As [`status`]; [`ErrorKind::Unsupported`] if the server is too old.
+/// As [`status`]; [`ErrorKind::Unsupported`] if the server is one that the store would refuse.
 pub async fn up(url: &str, dialect: &Mysql, actor: &Actor) -> Result<Vec<Standing>> {
     let mut db = Db::alone(lend(url).await?, dialect);
     let work = async {
-        Settings::of(&mut db).await?.check_version()?;
+        // What the store would refuse must not get its tables.
+        Settings::of(&mut db).await?.check()?;
         let applied = apply(&mut db, Some(actor)).await?;
+        let mut again = Vec::new();
         if !has_trigger(&mut db).await? {
             let of_trigger = |statement: &String| statement.starts_with("CREATE TRIGGER");
-            for statement in MIGRATIONS.iter().flat_map(|migration| statements(migration.template)).filter(of_trigger) {
+            for statement in statements(TRIGGERED.template).filter(of_trigger) {
                 act::note(&mut db, actor, "migrate", "the trigger that notes new messages, again").await?;
                 db.execute_text(&statement).await?;
+                again.push("the trigger that notes new messages".to_owned());
             }
         }
-        unnoted::note(url, dialect, actor).await?;
-        Ok(applied)
+        let noted = unnoted::note(url, dialect, actor).await?;
+        if noted > 0 {
+            again.push(format!("{noted} messages that were never noted"));
+        }
+        if again.is_empty() {
+            return Ok(applied);
+        }
+        let made = standings(&mut db).await?.into_iter().filter(|standing| standing.version == TRIGGERED.version);
+        let again = made.map(|made| Standing { name: format!("{}, again: {}", made.name, again.join(", ")), ..made });
+        Ok(applied.into_iter().chain(again).collect())
     };
     let connect = || async move { Ok(Db::alone(lend(url).await?, dialect)) };
     locked::told("migrate", connect, work).await.map_err(|fault: Fault| fault.into_error("migrate"))
@@ -153,16 +168,29 @@ async fn others(db: &mut Db) -> Work<Vec<String>> {
     Ok(if is_there { Vec::new() } else { prefixes })
 }
 
-/// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database.
+/// All migrations as one SQL script for people who apply them by hand: run it once, in an empty database. A second run ends
+/// with an error before it has changed anything.
 #[must_use]
 pub fn sql(dialect: &Mysql) -> String {
     let step = |migration: &Migration| {
         let Migration { version, name, template } = migration;
+        // That is so for [`up`], which leaves out a trigger that is there.
+        let template = template.strip_prefix(REPEATS).unwrap_or(template);
         format!("-- migration {version}: {name}\n{template}\n{}\n", migration.note())
     };
     let steps: Vec<String> = MIGRATIONS.iter().map(step).collect();
-    dialect.render(&format!("{LEDGER}\n{}", steps.join("\n")))
+    dialect.render(&format!("{ONCE}{LEDGER}\n{}", steps.join("\n")))
 }
+
+/// What the first migration says of itself, and what is said in its place to those who run it by hand.
+const REPEATS: &str = "\
+-- Every statement is safe to repeat: DDL commits by itself here, so a migration that was cut off begins again.
+";
+const ONCE: &str = "\
+-- Run this once, in an empty database. A second run ends where the trigger is there already (ERROR 1359), and has changed
+-- nothing by then. DDL commits by itself here: where the script was cut off, `postrider migrate up` goes on.
+
+";
 
 /// Applies what is pending, one opener at a time. An opener who was told to migrate is no actor: the ledger says when.
 pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
@@ -256,6 +284,13 @@ mod tests {
         let checksums: Vec<String> = MIGRATIONS.iter().map(Migration::checksum).collect();
         assert_eq!(checksums, ["34691d5c789a79f4", "653f614d8b04b749", "a9cb87dc1b208880"]);
         assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+    }
+
+    #[test]
+    fn the_script_says_that_it_is_run_once() {
+        let script = sql(&Mysql::default());
+        assert!(script.starts_with("-- Run this once") && !script.contains("Every statement is safe to repeat"));
+        assert!(TRIGGERED.template.starts_with(REPEATS) && TRIGGERED.template.contains("\nCREATE TRIGGER "));
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! The schema: migrations that race or are cut off, tables that are refused, and a trigger that was missing for a while.
 
+use std::time::Duration;
+
 use mysql_async::prelude::Queryable;
 use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
     doctor::{Severity, Thresholds},
     envelope::Envelope,
+    lease::{LaneId, Lease},
+    log::{Log, PageLimit},
 };
 use postrider_store_mysql::{Mysql, migrations};
 use postrider_testkit::store::Fixture;
 
 use crate::{
     names,
-    support::{Place, Tables, builder, connect, url},
+    support::{Place, Tables, builder, connect, node, spec, url},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -109,13 +113,58 @@ async fn messages_that_a_missing_trigger_did_not_note_are_told_and_noted() {
     place.commit(vec![Envelope::new("t", "missed", ""), Envelope::new("t", "missed", "")]).await;
     assert_eq!(names(&place.delivered().await), ["noted"]);
     assert_eq!(codes().await, ["trigger-missing", "unnoted-messages"]);
-    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
+    let again = migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
+    let again: Vec<String> = again.iter().map(|standing| standing.in_words()).collect();
+    let told = "0001 begin, again: the trigger that notes new messages, 2 messages that were never noted";
+    assert_eq!(again, [told], "what was made again is told");
     assert_eq!(codes().await, [""; 0]);
     place.commit(vec![Envelope::new("t", "again", "")]).await;
     assert_eq!(names(&place.delivered().await), ["noted", "missed", "missed", "again"]);
     // Once more, and nothing is noted twice.
-    migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
+    assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
     assert_eq!(place.delivered().await.len(), 4);
+}
+
+/// A relay that runs would see nothing new, and report that all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trigger_that_is_dropped_under_a_running_relay_stops_its_reads() {
+    let tables = Tables::fresh();
+    let (often, rarely) = (builder(tables.prefix()).trigger_every(Duration::ZERO), builder(tables.prefix()));
+    let (often, rarely) = (often.open().await.unwrap(), rarely.open().await.unwrap());
+    let (node, lane) = (node("r", Duration::from_secs(3600)), LaneId { route: "r".into(), number: 0 });
+    often.register(&node, &[spec("r")]).await.unwrap();
+    let lease = often.acquire(&lane, &node).await.unwrap().unwrap();
+    let cursor = often.resume(&lease).await.unwrap().cursor;
+    let limit = PageLimit { records: 10, bytes: 1 << 20 };
+    often.read(&lease, &cursor, limit).await.unwrap();
+    connect().await.query_drop(format!("DROP TRIGGER {}log_pending", tables.prefix())).await.unwrap();
+    for _ in 0..2 {
+        let refused = often.read(&lease, &cursor, limit).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Schema, "{refused}");
+        assert!(refused.to_string().contains("trigger"), "{refused}");
+    }
+    let lease = Lease { lane: LaneId { route: "other".into(), number: 0 }, ..lease };
+    let unasked = rarely.read(&lease, &cursor, limit).await;
+    assert!(unasked.is_ok_and(|page| page.records.is_empty()), "once a minute is enough");
+    migrations::up(&url(), &often.dialect(), &Actor::new("tests")).await.unwrap();
+    let lease = Lease { lane, ..lease };
+    often.read(&lease, &cursor, limit).await.unwrap();
+}
+
+/// It would note what has its place already, were it run to its end once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_is_run_twice_ends_before_it_changes_anything() {
+    let tables = Tables::fresh();
+    let script = migrations::sql(&Mysql::with_prefix(tables.prefix()).unwrap());
+    let mut connection = connect().await;
+    connection.query_drop(&script).await.unwrap();
+    let store = builder(tables.prefix()).migrate(false).open().await.unwrap();
+    let insert = format!("INSERT INTO {}log (topic, name, payload) VALUES ('t', 'n', '')", tables.prefix());
+    connection.query_drop(insert).await.unwrap();
+    assert_eq!(store.overview().await.unwrap().records, 1, "it has its place");
+    let again = connect().await.query_drop(&script).await.unwrap_err();
+    assert!(matches!(&again, mysql_async::Error::Server(error) if error.code == 1359), "{again}");
+    assert_eq!(store.overview().await.unwrap().records, 1);
 }
 
 /// Trigger and messages come back one by one, by hand: what was missed is found however much came after it.
