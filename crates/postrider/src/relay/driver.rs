@@ -405,7 +405,7 @@ impl Work {
             }
             // Perhaps because the replay is over: `finish` will say.
             Done::Read(Err(error), _) if error.is_fenced() && self.finishing() => {
-                self.lane.read_failed(now, Duration::ZERO)
+                self.lane.read_failed(now, Duration::ZERO);
             }
             Done::Due(Err(error)) if error.is_fenced() && self.finishing() => self.lane.due_failed(now),
             Done::Read(Err(error), _)

@@ -12,16 +12,22 @@
 //!
 //! Where the publisher says that it is the [one destination](Cause::of_one_destination), it is enough that another has gone
 //! through since the message was first sent. Its word alone is not: a server that has lost everything says it of every one, and
-//! then all that comes would be parked.
+//! then all that comes would be parked. What it has said it of is remembered by topic and name, which lead to one destination:
+//! whatever follows there once another has gone through is set aside at once; and until then it is as poor a probe as a message
+//! that was tried itself.
 
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::{
+    envelope::Envelope,
     parked::{Cause, DESTINATION_UNAVAILABLE},
     retry::RetryPolicy,
 };
 
 use super::{Lane, Note, Tick, breaker, entry::Source, ticks};
+
+/// So many destinations are remembered. Beyond that all are forgotten, and have to fail once more.
+const REMEMBERED_MAX: usize = 1_000;
 
 pub(super) struct Aside {
     pauses: RetryPolicy,
@@ -31,12 +37,36 @@ pub(super) struct Aside {
     until: Tick,
     /// The code of the cause that was told last.
     told: Option<String>,
+    /// Topics and names of which the publisher has said that their destination alone takes nothing, until something goes there;
+    /// and how many messages had been durable when it first said so.
+    gone: HashMap<(Arc<str>, Arc<str>), u64>,
 }
 
 impl Aside {
     pub(super) fn new(first: Duration, max: Duration) -> Self {
         let pauses = breaker::pauses(first, max);
-        Self { pauses, forgotten_after: ticks(max), strikes: 0, until: 0, told: None }
+        Self { pauses, forgotten_after: ticks(max), strikes: 0, until: 0, told: None, gone: HashMap::new() }
+    }
+
+    /// Whether what goes to the same destination as this was refused, and nothing has gone there since.
+    pub(super) fn is_gone(&self, envelope: &Envelope) -> bool {
+        !self.gone.is_empty() && self.gone.contains_key(&leads_to(envelope))
+    }
+
+    /// The publisher says that this destination alone takes nothing, when so many are durable. How many were when it said so first.
+    fn goes(&mut self, envelope: &Envelope, durables: u64) -> u64 {
+        if self.gone.len() >= REMEMBERED_MAX {
+            self.gone.clear();
+        }
+        *self.gone.entry(leads_to(envelope)).or_insert(durables)
+    }
+
+    /// Something has gone through.
+    #[inline]
+    pub(super) fn goes_through(&mut self, envelope: &Envelope) {
+        if !self.gone.is_empty() {
+            self.gone.remove(&leads_to(envelope));
+        }
     }
 
     /// Whether some destination of the lane was known to take nothing a short while ago.
@@ -57,12 +87,17 @@ impl Aside {
     }
 }
 
+/// Routers go by these two.
+fn leads_to(envelope: &Envelope) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&envelope.topic), Arc::clone(&envelope.name))
+}
+
 /// What is known of the others when a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Others {
     /// One has gone through since: this destination takes nothing, and there is no outage of all.
     GoThrough,
-    /// Nothing new, but a short while ago it was so.
+    /// Nothing new, but a short while ago it was so, or since the destination was first found to be gone.
     WentThrough,
     Unknown,
 }
@@ -72,12 +107,14 @@ impl Lane {
     /// durable, with those `beside` it in its batch, if there are any.
     pub(super) fn others(&mut self, now: Tick, e: u32, cause: &Cause, durables: u64, beside: bool) -> Others {
         let (known, is_parked) = (self.aside.is_known(now), self.entries[e].source != Source::Log);
+        let is_of_one = cause.is_of_one_destination();
+        let gone_since = if is_of_one { self.aside.goes(&self.entries.record(e).envelope, durables) } else { durables };
         let trouble = self.entries.trouble(e);
         let before = trouble.refused_after.replace(durables);
-        let since = if cause.is_of_one_destination() { trouble.sent_after } else { before };
+        let since = if is_of_one { trouble.sent_after } else { before };
         if since.is_some_and(|since| durables > since) {
             Others::GoThrough
-        } else if known && (beside || is_parked || before.is_some()) {
+        } else if durables > gone_since || (known && (beside || is_parked || before.is_some())) {
             Others::WentThrough
         } else {
             Others::Unknown

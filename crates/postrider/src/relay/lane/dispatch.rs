@@ -29,7 +29,7 @@ impl Lane {
             }
             self.tokens.take(u32::try_from(members.len()).expect("no more than the batch"));
             let mut records = Vec::with_capacity(members.len());
-            let untried = !self.entries.was_tried(members[0]);
+            let untried = self.is_new(members[0]);
             for &e in &members {
                 let entry = &mut self.entries[e];
                 entry.state = State::InFlight;
@@ -59,7 +59,7 @@ impl Lane {
     }
 
     fn is_untried(&self, now: Tick, ready: Ready) -> bool {
-        let may = |e| !self.entries.was_tried(e) && !self.held_back_by_drain(e) && !self.is_expired(now, e);
+        let may = |e| self.is_new(e) && !self.held_back_by_drain(e) && !self.is_expired(now, e);
         match ready {
             Ready::Loose(e) => may(e),
             Ready::Line(l) => {
@@ -67,6 +67,11 @@ impl Lane {
                 line.head != NIL && line.barrier == NIL && self.may_go(l, line.head) && may(line.head)
             }
         }
+    }
+
+    /// Neither it nor another that goes to the same destination was refused.
+    fn is_new(&self, e: u32) -> bool {
+        !self.entries.was_tried(e) && !self.aside.is_gone(&self.entries.record(e).envelope)
     }
 
     /// Up to `most` entries: single ones, and of each line as many from its front as may ride together.

@@ -81,6 +81,7 @@ impl Lane {
         if !self.failing.is_empty() {
             self.failing.clear();
         }
+        self.aside.goes_through(&self.entries.record(e).envelope);
         let (l, ordinal) = (self.entries[e].line, Ordinal(self.entries[e].place));
         match self.entries[e].source {
             Source::Log => {

@@ -1,7 +1,9 @@
 //! When a destination takes nothing, or one of several does not.
 
+use std::sync::Arc;
+
 use postrider_core::{
-    log::RecordRef,
+    log::{Record, RecordRef},
     parked::{BlockedKey, Cause, DESTINATION_UNAVAILABLE, DueLine, DuePage, DueRow, Ordinal, Parked},
     retry::{Backoff, Jitter, RetryPolicy},
     standstill::Reason,
@@ -219,6 +221,43 @@ fn what_a_publisher_says_of_one_destination_is_believed_if_another_went_through_
         assert_eq!(asked.parked().len(), parked, "{:?}", asked.parked());
         assert_eq!(lane.breaker_is_open(), parked == 0, "a server that has lost everything is an outage");
     }
+}
+
+/// Many keys wait with a first message for one topic that is gone. They all are untried, and none of them tells anything new.
+#[test]
+fn however_many_messages_wait_for_one_destination_the_next_for_another_goes_soon() {
+    let gone = Outcome::Unavailable(Cause::of_one_destination("denied", "the topic is forbidden"));
+    let keys: Vec<String> = ('b'..='z').map(|key| format!("{key}1")).collect();
+    let mut lane = lane(LaneOptions { page_records_max: 100, ..options() }, &[]);
+    let secret: Vec<Record> = keys.iter().map(|label| secret_of(label)).collect();
+    lane.page_read(0, &Arc::new(secret), true, false);
+    let mut now = 0;
+    for _ in 0..12 {
+        let asked = poll(&mut lane, now);
+        answer(&mut lane, now, &asked, &gone);
+        now = lane.wake_at(now).max(now + 1);
+    }
+    assert!(lane.breaker_is_open());
+    read(&mut lane, now, &["a1"]);
+    let asked = poll(&mut lane, now);
+    assert_eq!(asked.labels(), ["a1"], "it need not wait for as long as the others");
+    answer(&mut lane, now, &asked, &Outcome::Durable);
+    assert!(!lane.breaker_is_open());
+    // What is still to be tried for the first time is set aside, and opens nothing.
+    let asked = poll(&mut lane, now + 1);
+    assert!(!asked.published.is_empty());
+    answer(&mut lane, now + 1, &asked, &gone);
+    assert!(!lane.breaker_is_open(), "another has gone through since");
+    lane.page_read(now + 2, &Arc::new(vec![secret_of("a2")]), true, false);
+    let asked = poll(&mut lane, now + 2);
+    answer(&mut lane, now + 2, &asked, &gone);
+    assert!(!lane.breaker_is_open(), "nor does one that comes later");
+}
+
+fn secret_of(label: &str) -> Record {
+    let mut record = record(label);
+    record.envelope.topic = "secret".into();
+    record
 }
 
 /// The one that went through was sent before the breaker opened, so its answer closes nothing; that the probe is set aside for
