@@ -1,5 +1,6 @@
-//! What an operator should know of the server: whether a crash can take back a commit, how far back it remembers, which lanes
-//! had to be read anew because it did not, and whether it lets transactions be open for longer than such a scan reaches back.
+//! What an operator should know of the server: whether a crash can take back a commit, whether the log is as it was made, how
+//! far back the server remembers, which lanes had to be read anew because it did not, and whether it lets transactions be open
+//! for longer than such a scan reaches back.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::{
     config::OVERLAP_LIFES,
     error::Work,
     lease::lanes,
-    server,
+    migrations, server,
     value::{is_true, long_opt, text_opt},
 };
 
@@ -20,6 +21,7 @@ const HISTORY_MIN: Duration = Duration::from_hours(24);
 
 pub(super) async fn examine(store: &MongoStore, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let mut findings: Vec<Finding> = durability(store).await.into_iter().collect();
+    findings.extend(log(store).await);
     findings.extend(history(store).await);
     findings.extend(recovered(store).await?);
     findings.extend(transaction_life(store).await);
@@ -42,6 +44,24 @@ async fn durability(store: &MongoStore) -> Option<Finding> {
         Finding::new("synchronous-commit-off", Severity::Warning, "writeConcernMajorityJournalDefault = false")
             .detail("a majority may have a message in memory alone: a crash of all machines can take it back, published or not")
             .fix("set writeConcernMajorityJournalDefault to true in the configuration of the replica set"),
+    )
+}
+
+/// What the migrations have made of the log, and somebody has dropped or changed. Who may not see it has nothing to say.
+async fn log(store: &MongoStore) -> Option<Finding> {
+    let mut db = store.alone().await.ok()?;
+    let lacking: Vec<&str> = migrations::lacking(&mut db).await.ok()?.iter().map(|part| part.what).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    Some(
+        Finding::new("store-refused", Severity::Error, db.names.log())
+            .detail(format!(
+                "not there as the migrations have made it: {}. Without its index a scan sorts all that the log holds, page by \
+                 page; without its validator messages get in that cannot be read as they were meant",
+                lacking.join(", ")
+            ))
+            .fix("`postrider migrate up` makes it again"),
     )
 }
 

@@ -82,7 +82,8 @@ pub async fn plan(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
 }
 
 /// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
-/// one goes on. A log that lacks its index or its validator, because it was dropped, gets them again.
+/// one goes on. A log that lacks its index or its validator, because it was dropped, gets them again; then the migration that
+/// has made them is among those that are returned, with that in its name.
 ///
 /// # Errors
 /// As [`status`].
@@ -147,13 +148,13 @@ async fn open(url: &str, names: &Mongo) -> Result<Db> {
 
 /// Applies what is pending. An opener who was told to migrate is no actor: the ledger says when.
 pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> {
-    let pending: Vec<Standing> =
-        standings(db).await?.into_iter().filter(|standing| standing.applied_at.is_none()).collect();
+    let standings = standings(db).await?;
+    let pending: Vec<Standing> = standings.iter().filter(|standing| standing.applied_at.is_none()).cloned().collect();
     let is_new = pending.len() == MIGRATIONS.len();
     let is_pending = |migration: &Migration| pending.iter().any(|pending| pending.version == migration.version);
     let applied: Vec<Migration> = MIGRATIONS.iter().filter(|migration| !is_pending(migration)).copied().collect();
-    let mended = !is_new && make_up(db, &applied).await?;
-    if let (true, Some(actor)) = (mended, actor) {
+    let mended = if is_new { Vec::new() } else { make_up(db, &applied).await? };
+    if let (false, Some(actor)) = (mended.is_empty(), actor) {
         act::note(db, actor, "migrate", "the log, which was not as it was made").await?;
     }
     for migration in MIGRATIONS.iter().filter(|migration| is_pending(migration)) {
@@ -170,7 +171,12 @@ pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standi
     if !is_new && !pending.is_empty() {
         mend(db).await?;
     }
-    Ok(pending)
+    let again = standings.into_iter().filter_map(|standing| {
+        let parts: Vec<_> = mended.iter().filter(|of| of.version == standing.version).map(|of| of.what).collect();
+        let name = format!("{}, again: {}", standing.name, parts.join(", "));
+        (!parts.is_empty()).then_some(Standing { name, ..standing })
+    });
+    Ok(again.chain(pending).collect())
 }
 
 /// One command, unless what it makes is there.
@@ -183,40 +189,66 @@ async fn tell(db: &mut Db, command: Document) -> Work<()> {
     }
 }
 
-/// Makes what the log lacks of what the migrations have made: a collection that was dropped is made anew by the next insert,
-/// without its index, by which it is scanned, and without its validator. Answers whether anything was lacking. Who may not
-/// look leaves it as it is.
-pub(crate) async fn mend(db: &mut Db) -> Work<bool> {
-    make_up(db, &MIGRATIONS).await
+/// Makes what the log lacks of what the migrations have made. Who may not look leaves it as it is.
+pub(crate) async fn mend(db: &mut Db) -> Work<()> {
+    make_up(db, &MIGRATIONS).await.map(drop)
 }
 
-/// The same for some of the migrations.
-async fn make_up(db: &mut Db, applied: &[Migration]) -> Work<bool> {
+/// The same for some of the migrations. Answers what was lacking.
+async fn make_up(db: &mut Db, applied: &[Migration]) -> Work<Vec<Lacking>> {
+    let lacking = lacking_of(db, applied).await?;
+    for part in &lacking {
+        tell(db, part.command.clone()).await?;
+    }
+    Ok(lacking)
+}
+
+/// Something that a migration has made of the log and that is not there any more, or is another.
+pub(crate) struct Lacking {
+    version: u32,
+    /// For people.
+    pub(crate) what: &'static str,
+    command: Document,
+}
+
+/// What the log lacks: a collection that was dropped is made anew by the next insert, without its index, by which it is scanned,
+/// and without its validator. Nothing for those who may not look.
+pub(crate) async fn lacking(db: &mut Db) -> Work<Vec<Lacking>> {
+    lacking_of(db, &MIGRATIONS).await
+}
+
+async fn lacking_of(db: &mut Db, applied: &[Migration]) -> Work<Vec<Lacking>> {
     let (has_log, validator) = match db.described_log().await? {
-        Described::Unknown => return Ok(false),
+        Described::Unknown => return Ok(Vec::new()),
         Described::Absent => (false, None),
         Described::There { validator, .. } => (true, validator),
     };
     let indexes = if has_log { db.log_indexes().await? } else { Vec::new() };
     let names = db.names.clone();
-    let commands = applied.iter().flat_map(|migration| migration.commands(&names)).map(document);
-    let mut commands = commands.collect::<Work<Vec<Document>>>()?;
-    commands.retain(|command| command.values().next().and_then(Bson::as_str) == Some(names.log()));
-    // Each sets the whole of it, so only what the last one says counts.
-    let wanted = commands.iter().rev().find_map(|command| command.get_document("validator").ok()).cloned();
-    let mut mended = false;
-    for command in commands {
-        let is_done = match command.keys().next().map(String::as_str) {
-            Some("create") => has_log,
-            Some("collMod") => command.get_document("validator").ok() != wanted.as_ref() || validator == wanted,
-            _ => indexed(&command).all(|name| indexes.iter().any(|there| there == name)),
-        };
-        if !is_done {
-            tell(db, command).await?;
-            mended = true;
+    let mut commands = Vec::new();
+    for migration in applied {
+        for command in migration.commands(&names) {
+            commands.push((migration.version, document(command)?));
         }
     }
-    Ok(mended)
+    commands.retain(|(_, command)| command.values().next().and_then(Bson::as_str) == Some(names.log()));
+    // Each sets the whole of it, so only what the last one says counts.
+    let wanted = commands.iter().rev().find_map(|(_, command)| command.get_document("validator").ok()).cloned();
+    let mut lacking = Vec::new();
+    for (version, command) in commands {
+        let (what, is_done) = match command.keys().next().map(String::as_str) {
+            Some("create") => ("the collection of the log", has_log),
+            Some("collMod") => (
+                "the validator of the log",
+                command.get_document("validator").ok() != wanted.as_ref() || validator == wanted,
+            ),
+            _ => ("the index of the log", indexed(&command).all(|name| indexes.iter().any(|there| there == name))),
+        };
+        if !is_done {
+            lacking.push(Lacking { version, what, command });
+        }
+    }
+    Ok(lacking)
 }
 
 /// The names of the indexes that a command makes.

@@ -6,6 +6,7 @@ use mongodb::bson::{Document, Timestamp, doc};
 use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
+    doctor::Thresholds,
 };
 use postrider_store_mongodb::{Mongo, migrations};
 use postrider_testkit::store::Fixture;
@@ -114,6 +115,44 @@ async fn every_command_of_a_migration_can_be_repeated() {
         assert!(migrations::plan(&place.url, &place.names).await.unwrap().is_empty());
     }
     assert_eq!(names(&reader.rest(10).await), ["kept"]);
+}
+
+/// What somebody has dropped or changed is told by the doctor, made again by `migrate up`, and that says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_and_a_validator_that_are_gone_are_told_and_made_again() {
+    let place = Place::new().await;
+    let told = async || {
+        let findings = place.store().doctor(Thresholds::default()).await.unwrap();
+        findings.into_iter().find(|finding| finding.subject == place.names.log()).map(|finding| finding.detail)
+    };
+    let up = async || {
+        let applied = migrations::up(&place.url, &place.names, &Actor::new("anna")).await.unwrap();
+        applied.iter().map(|standing| standing.in_words()).collect::<Vec<_>>()
+    };
+    let whole = validator(&place).await;
+    assert_eq!((told().await, up().await), (None, Vec::new()));
+    let database = place.client.database(place.names.database());
+    let other = doc! { "collMod": place.names.log(), "validator": { "topic": "t" } };
+    for (index, validates) in [(true, false), (false, true), (true, true)] {
+        if index {
+            place.collection("log").drop_index("at").await.unwrap();
+        }
+        if validates {
+            database.run_command(other.clone()).await.unwrap();
+        }
+        let detail = told().await.unwrap();
+        assert_eq!(
+            (detail.contains("the index of"), detail.contains("the validator of")),
+            (index, validates),
+            "{detail}"
+        );
+        let mut applied = Vec::new();
+        applied.extend(index.then_some("0001 begin, again: the index of the log"));
+        applied.extend(validates.then_some("0002 types, again: the validator of the log"));
+        assert_eq!(up().await, applied);
+        assert_eq!((told().await, up().await), (None, Vec::new()));
+        assert_eq!(validator(&place).await, whole);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
