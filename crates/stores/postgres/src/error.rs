@@ -8,7 +8,7 @@ use deadpool_postgres::PoolError;
 use postrider_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-use crate::access;
+use crate::{access, pooler};
 
 /// What went wrong, before it has a name.
 #[derive(Debug)]
@@ -64,6 +64,11 @@ impl Fault {
         matches!(self, Self::Silent)
     }
 
+    /// Whether the server has ended a statement that took too long.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::QUERY_CANCELED))
+    }
+
     /// Whether a lock was not to be had in time.
     pub(crate) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
@@ -95,6 +100,10 @@ pub(crate) fn from_postgres(error: tokio_postgres::Error, operation: &'static st
 
 /// Translates an SQLSTATE.
 pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
+    // A statement that was prepared is there twice, or not at all: the session is not the one that it was prepared on.
+    if matches!(code, "42P05" | "26000") {
+        return pooler::refused().with("to", operation).with("code", code);
+    }
     let kind = match code {
         // Missing table, column, function, schema.
         "42P01" | "42703" | "42883" | "3F000" => ErrorKind::Schema,
@@ -156,6 +165,17 @@ mod tests {
         for (code, kind, transient) in expected {
             let error = from_code(code, "settle");
             assert_eq!((error.kind(), error.is_transient()), (kind, transient), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_statement_that_another_session_has_prepared_tells_of_a_pooler() {
+        for code in ["42P05", "26000"] {
+            let error = from_code(code, "open the store");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{code}");
+            for part in ["a pooler in between", "pool in session mode", "open the store", code] {
+                assert!(error.to_string().contains(part), "{part}: {error}");
+            }
         }
     }
 }

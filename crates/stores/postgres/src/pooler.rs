@@ -26,14 +26,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Refuses a connection that is not one session of the server.
 pub(crate) async fn refuse(client: &Client, access: &Access) -> Work<()> {
     if stands_between(client, access).await? {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "a pooler in between gives the server's sessions out by transaction, and the log can be read through one session \
-             only; give the relay the address of the server itself, or a pool in session mode",
-        )
-        .into());
+        return Err(refused().into());
     }
     Ok(())
+}
+
+/// What is said of it, also where it is noticed by statements that others have prepared.
+pub(crate) fn refused() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a pooler in between gives the server's sessions out by transaction, and the log can be read through one session \
+         only; give the relay the address of the server itself, or a pool in session mode",
+    )
 }
 
 /// Whether there is such a pooler between here and the server. While this connection is idle, another one asks for its session
