@@ -20,6 +20,7 @@ use crate::{
     migrations,
     planted::Plant,
     purge::Emptied,
+    set_back::Noticed,
     together::Together,
     wake::Waker,
 };
@@ -148,6 +149,7 @@ impl Builder {
             catching_up: tokio::sync::Mutex::default(),
             answers: Answers::default(),
             emptied: Emptied::default(),
+            set_back: Noticed::default(),
             waker: Waker::new(),
         })))
     }

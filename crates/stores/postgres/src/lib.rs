@@ -79,6 +79,7 @@ mod due;
 mod floor;
 mod parked;
 mod purge;
+mod set_back;
 mod settle;
 
 mod clock;
@@ -161,6 +162,8 @@ struct Inner {
     answers: admin::Answers,
     /// What retention need not look at.
     emptied: purge::Emptied,
+    /// Which lanes have seen the log's sequence stand back.
+    set_back: set_back::Noticed,
     waker: Waker,
 }
 

@@ -4,6 +4,8 @@
 //! persisted `lo` of every lane is at or behind the last number of every block that the leaf has begun: by the definition
 //! of `lo` no transaction, open or still to come, can then have an unsettled row in it. Nothing is while a lane is said to
 //! be past numbers that were never drawn: the sequence was set back, and what is drawn now is not what the lane has passed.
+//! Once it was set forward again the rows themselves are asked: a leaf stays while it has one that a lane's base has not seen
+//! ([`crate::set_back`]).
 //!
 //! What takes long is done before anything is locked: which leaf it is, and how many records it has, which cannot change any
 //! more. Under the locks there is only the question whether all of that still holds. A leaf that cannot be locked at once,
@@ -21,6 +23,8 @@ use crate::{
     dialect::LEAVES,
     error::Work,
     observe,
+    set_back::{self, UNSEEN},
+    snapshot::Snapshot,
     values::Instant,
 };
 
@@ -139,7 +143,7 @@ fn passed(head: i64, floor: Floor, block_bits: u32) -> Vec<Leaf> {
 }
 
 /// The first of these leaves that need not be kept, and how many records it has. Nothing is locked, and nothing can come to a
-/// leaf that all have passed but by the head, which [`empty`] looks for.
+/// leaf that all have passed but by the head, which [`empty`] looks for, or by a sequence that is set back in this very moment.
 async fn ripe(
     db: &Db<'_>,
     leaves: &[Leaf],
@@ -148,6 +152,8 @@ async fn ripe(
     emptied: &Emptied,
 ) -> Work<Option<(Leaf, u64)>> {
     let now = db.now().await?;
+    // Before the leaf is looked at: by then a lane can only have seen more.
+    let base = set_back::oldest_base(set_back::lanes(&db.query(set_back::LANES, &[]).await?)?);
     for leaf in leaves {
         let name = leaf.name();
         let newest = format!("SELECT enqueued_at FROM ONLY {name} ORDER BY seq DESC LIMIT 1");
@@ -160,10 +166,19 @@ async fn ripe(
         let is_beyond = retention.records_max.is_some_and(|max| leaf.is_beyond(head, max));
         if is_old || is_beyond {
             let records: i64 = db.query_one(&format!("SELECT count(*) FROM ONLY {name}"), &[]).await?.try_get(0)?;
-            return Ok(Some((*leaf, records.unsigned_abs())));
+            if !is_unseen(db, *leaf, base.as_ref()).await? {
+                return Ok(Some((*leaf, records.unsigned_abs())));
+            }
         }
     }
     Ok(None)
+}
+
+/// Whether a leaf has a row that a lane has not seen, although it is said to be past all of them.
+async fn is_unseen(db: &Db<'_>, leaf: Leaf, base: Option<&Snapshot>) -> Work<bool> {
+    let Some(base) = base else { return Ok(false) };
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM ONLY {} WHERE {UNSEEN})", leaf.name());
+    Ok(db.query_one(&sql, &[base]).await?.try_get(0)?)
 }
 
 impl Leaf {

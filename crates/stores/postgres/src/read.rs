@@ -24,15 +24,18 @@ use crate::{
     PostgresStore, admin,
     ahead::Ahead,
     cursor::{Identity, Position},
-    db::{ANSWER_PATIENCE, Db},
+    db::{ANSWER_PATIENCE, Db, PURGE_PATIENCE},
     dialect::LEAVES,
     error::Work,
     intern::Interner,
+    observe,
+    origin::Origin,
     planted::Plant,
     records::Gathered,
     rounds::{Rounds, Window},
     select::{Selection, plain_topics, takes_all},
     session::{Found, Session, Size},
+    set_back::{LOOK_MILLIS, PassedOver},
 };
 
 /// Statements that one read sends for pages. A lane that few records belong to returns after so many, with its cursor
@@ -53,6 +56,8 @@ pub(crate) struct Remembered {
     session: u64,
     end: Cursor,
     rounds: Rounds,
+    /// It was rebased where it counts: its cursor is to be written, also if nothing was found for it.
+    rebased: bool,
     raised_at: Option<Instant>,
     interner: Interner,
     /// What a record weighed on average in the last page that had one.
@@ -78,8 +83,9 @@ pub(crate) async fn read(store: &PostgresStore, lease: &Lease, after: &Cursor, l
     lane.average = gathered.average().or(lane.average);
     let reached = lane.rounds.position();
     let keeps_base = store.0.plant.is(Plant::BaseKeptOverLostConnection);
-    if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() || keeps_base {
+    if has_moved(&position, &reached, store.block_bits()) || !gathered.is_empty() || lane.rebased || keeps_base {
         lane.end = reached.encode();
+        lane.rebased = false;
     }
     let ended = replay && lane.rounds.is_between();
     let page = Page { ended, ..gathered.into_page(after.clone(), lane.end.clone(), more) };
@@ -111,20 +117,33 @@ async fn load(
             return Err(Error::fenced().into());
         }
     }
+    let mut rebased = false;
     let rounds = if store.0.plant != Plant::None {
         load_wrongly(store, session, position).await?
-    } else if position.identity == session.identity {
-        Rounds::load(position, session.number)
     } else if lease.reader.replay.is_some() {
         // It reads nothing but what its own target saw, and asks that target of old rows alone.
         Rounds::load(&Position { identity: session.identity, ..position.clone() }, session.number)
+    } else if position.identity != session.identity {
+        let reason = match position.identity {
+            Identity::NOWHERE => "its cursor counts in no cluster",
+            _ => "its cursor was made in another cluster or for another table, as before a restore",
+        };
+        rebase(store, session, lease, position, reason).await?
+    } else if has_passed_over(store, session, lease, position).await? {
+        rebased = true;
+        // A round that was half done may have passed over some as well, so what it has delivered comes again.
+        let position = Position { identity: Identity::NOWHERE, target: None, ..position.clone() };
+        let reason = "messages lie below what it has read: the log's sequence was set back, and forward again";
+        rebase(store, session, lease, &position, reason).await?
     } else {
-        rebase(store, session, lease, position).await?
+        Rounds::load(position, session.number)
     };
+    store.0.set_back.forget(&lease.lane);
     Ok(Remembered {
         session: session.number,
         end: after.clone(),
         rounds,
+        rebased,
         raised_at: None,
         interner: Interner::default(),
         average: None,
@@ -148,17 +167,49 @@ async fn load_wrongly(store: &PostgresStore, session: &Session, position: &Posit
     Ok(Rounds::load(&Position { identity: session.identity, ..position }, number))
 }
 
-/// The cursor counts in another cluster or table, as after a restore: everything that was not settled there is delivered,
-/// and from then on the cursor counts here. Some of it may have been delivered before; nothing is lost. Told to operators
-/// by the audit record.
-async fn rebase(store: &PostgresStore, session: &Session, lease: &Lease, position: &Position) -> Work<Rounds> {
+/// Whether there are messages that the lane would pass over, because somebody has set the sequence back while nobody looked.
+/// Bounded; see [`crate::set_back`]. Who has looked all the time, and has noticed nothing, need not ask.
+async fn has_passed_over(store: &PostgresStore, session: &Session, lease: &Lease, position: &Position) -> Work<bool> {
+    let Some(passed_over) = PassedOver::of(position, session.identity) else { return Ok(false) };
+    let has_noticed = store.0.set_back.by(&lease.lane);
+    if position.session == session.number && !has_noticed {
+        return Ok(false);
+    }
+    let millis = if has_noticed { 0 } else { LOOK_MILLIS };
+    let look = async |client: &mut Object| {
+        let db = Db::begin(client, &store.0.dialect).await?;
+        if observe::last(&db).await? < position.hi {
+            // It stands back still, and whoever opens a round says so.
+            return Ok(false);
+        }
+        if Origin::of(&db).await?.restored {
+            return Ok(has_noticed);
+        }
+        db.batch(&format!("SET LOCAL statement_timeout = {millis}")).await?;
+        match db.query_one(&PassedOver::sql(), &passed_over.parameters()).await {
+            Err(fault) if fault.is_cancelled() => Ok(false),
+            found => Ok(found?.try_get(0)?),
+        }
+    };
+    store.in_time(PURGE_PATIENCE, look).await
+}
+
+/// The cursor counts in another cluster or table, as after a restore, or numbers were drawn below it: everything that was not
+/// settled there is delivered, and from then on the cursor counts here. Some of it may have been delivered before; nothing is
+/// lost. Told to operators by the audit record.
+async fn rebase(
+    store: &PostgresStore,
+    session: &Session,
+    lease: &Lease,
+    position: &Position,
+    reason: &'static str,
+) -> Work<Rounds> {
     let found = session.observe_for_rebase().await?;
+    if found.observed.last < found.highest(position) {
+        return Err(went_back(store, session, lease, found.observed.last).await?.into());
+    }
     let rounds = Rounds::rebase(position, session.identity, session.number, found)
         .map_err(|error| error.with("lane", &lease.lane))?;
-    let reason = match position.identity {
-        Identity::NOWHERE => "its cursor counts in no cluster",
-        _ => "its cursor was made in another cluster or for another table, as before a restore",
-    };
     let actor = Actor { name: "postrider".to_owned(), reason: Some(reason.to_owned()) };
     let subject = format!("{} behind record {}", lease.lane, position.hi);
     let note = async |client: &mut Object| {
@@ -168,6 +219,12 @@ async fn rebase(store: &PostgresStore, session: &Session, lease: &Lease, positio
     };
     store.in_time(ANSWER_PATIENCE, note).await?;
     Ok(rounds)
+}
+
+/// When the lane is begun anew, it looks thoroughly for what lies below it.
+async fn went_back(store: &PostgresStore, session: &Session, lease: &Lease, last: i64) -> Work<Error> {
+    store.0.set_back.note(&lease.lane);
+    Ok(session.went_back(last).await?.with("lane", &lease.lane))
 }
 
 /// Looks, now and then, which of the transactions that have been open for long have drawn nothing so far. Without this
@@ -206,6 +263,9 @@ async fn fill(
             }
             let nothing = |target: &_, last| rounds.has_nothing_for(target, last);
             let Some(observed) = session.observe(nothing).await? else { return Ok(false) };
+            if rounds.is_beyond(observed.last) {
+                return Err(went_back(store, session, lease, observed.last).await?.into());
+            }
             rounds.open(observed)?;
             if store.0.plant.is(Plant::IdCursor) {
                 rounds.skip_known_numbers();

@@ -133,8 +133,8 @@ impl Rounds {
     /// # Errors
     /// If numbers went back: then a number says nothing.
     pub(crate) fn rebase(position: &Position, identity: Identity, session: u64, found: Rebase) -> Result<Self> {
+        let highest = found.highest(position);
         let Rebase { observed: Observed { target, last, next }, stored } = found;
-        let highest = stored.map_or(0, |(_, highest)| highest).max(position.hi);
         if last < highest {
             return Err(went_back(last, highest));
         }
@@ -176,6 +176,11 @@ impl Rounds {
             && self.bound(self.base.xmax()) >= last
     }
 
+    /// Whether more was read than is drawn, if this is the last number: it was set back.
+    pub(crate) fn is_beyond(&self, last: i64) -> bool {
+        last < self.hi
+    }
+
     pub(crate) fn is_between(&self) -> bool {
         self.round.is_none()
     }
@@ -199,7 +204,7 @@ impl Rounds {
             .with("xmax", target.xmax())
             .with("cursor_xmax", self.base.xmax()));
         }
-        if last < self.hi {
+        if self.is_beyond(last) {
             return Err(went_back(last, self.hi));
         }
         self.mark(Mark { next: widen(&target, next), last });
@@ -354,6 +359,13 @@ impl Rounds {
     }
 }
 
+impl Rebase {
+    /// The highest number that was drawn, as far as the log and a cursor know.
+    pub(crate) fn highest(&self, position: &Position) -> i64 {
+        self.stored.map_or(0, |(_, highest)| highest).max(position.hi)
+    }
+}
+
 /// What a rebase is made from, read in this order.
 #[derive(Clone, Debug)]
 pub(crate) struct Rebase {
@@ -362,12 +374,9 @@ pub(crate) struct Rebase {
     pub(crate) stored: Option<(i64, i64)>,
 }
 
+/// What to do about it, [`crate::set_back`] knows, and asks before a round is opened.
 fn went_back(last: i64, highest: i64) -> Error {
-    let message = format!(
-        "the numbers of the log went back, so new messages would take those of old ones; stop the producers, run \
-         `SELECT setval(…, {highest})` on the log's sequence, then `postrider route rebase`"
-    );
-    Error::new(ErrorKind::Corrupt, message).with("last", last).with("highest", highest)
+    Error::new(ErrorKind::Corrupt, "the numbers of the log went back").with("last", last).with("highest", highest)
 }
 
 /// The next transaction id in full. The server tells 32 bits; the id lies less than 2^32 above the snapshot's `xmax`.

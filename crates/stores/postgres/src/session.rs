@@ -33,6 +33,7 @@ use crate::{
     planted::Plant,
     pooler,
     rounds::{Filter, Observed, Rebase, Watched, Window},
+    set_back,
     silence::Silence,
     snapshot::Snapshot,
     together::Together,
@@ -321,6 +322,15 @@ impl Session {
         }
         let stored = row.try_get::<_, Option<i64>>(0)?.zip(row.try_get(1)?);
         Ok(Rebase { observed: self.observe_behind(target).await?, stored })
+    }
+
+    /// For a reader that has read further than this number, the last one that was drawn: names what puts it right, for all
+    /// lanes and for what nobody has read yet.
+    pub(crate) async fn went_back(&self, last: i64) -> Work<Error> {
+        let lanes = self.answer(self.client.query(&self.dialect.render(set_back::LANES), &[])).await?;
+        let stored = self.answer(self.client.query_one(&self.dialect.render(set_back::HIGHEST), &[])).await?;
+        let highest = set_back::highest(stored.try_get(0)?, &set_back::lanes(&lanes)?);
+        Ok(set_back::error(&self.dialect, last, highest))
     }
 
     /// What raises the bounds of stragglers, in the order that it must have.

@@ -14,6 +14,7 @@ mod operating;
 mod reading;
 mod retention;
 mod sessions;
+mod set_back;
 mod waking;
 
 use std::time::Duration;
