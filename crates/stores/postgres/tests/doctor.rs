@@ -11,8 +11,8 @@ use postrider_core::{
     ErrorKind,
     admin::{Actor, ParkedFilter, StoreAdmin},
     doctor::{Finding, Severity, Thresholds},
-    lease::{Node, NodeId, Order, RouteSpec, Start},
-    log::Log,
+    lease::{LaneId, Lease, Node, NodeId, Order, RouteSpec, Start},
+    log::{Log, PageLimit, Retention, Settlement},
     topic::TopicFilter,
 };
 use postrider_store_postgres::{
@@ -213,15 +213,11 @@ async fn a_ring_that_goes_round_and_an_altered_sequence_are_named() {
     let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
     store.register(&node, &[RouteSpec { name: "r".into(), topics, order, lanes: 1, start }]).await.unwrap();
     let client = connect(&url).await.unwrap();
-    let enqueue = async |count: i32| {
-        let sql = "SELECT postrider.enqueue(topic => 'orders', name => 'n', payload => ''::bytea) FROM generate_series(1, $1)";
-        client.query(sql, &[&count]).await.unwrap();
-    };
-    enqueue(20).await;
+    enqueue(&client, 20).await;
     assert_eq!(findings(&store, Thresholds::default()).await, [], "five blocks of four are in five leaves");
-    enqueue(8).await;
+    enqueue(&client, 8).await;
     assert_eq!(codes(&findings(&store, Thresholds::default()).await), ["ring-filling"]);
-    enqueue(8).await;
+    enqueue(&client, 8).await;
     let found = findings(&store, Thresholds::default()).await;
     let wrapped = of(&found, "ring-wrapped");
     assert!(wrapped.subject.contains('0') && wrapped.detail.contains("9 blocks behind"), "{wrapped:?}");
@@ -235,6 +231,98 @@ async fn a_ring_that_goes_round_and_an_altered_sequence_are_named() {
         ["ring-wrapped"],
         "the fix works as it is written"
     );
+}
+
+/// One route of a store, in the hands of one node.
+struct Route {
+    store: PostgresStore,
+    lease: Lease,
+    number: u64,
+}
+
+impl Route {
+    async fn take(store: &PostgresStore) -> Self {
+        let (lease_life, standstills) = (Duration::from_secs(3600), Vec::new());
+        let node = Node { id: NodeId::generate(), name: "n".into(), routes: vec!["r".into()], lease_life, standstills };
+        let (topics, order, start) = (TopicFilter::all(), Order::Key, Start::Oldest);
+        store.register(&node, &[RouteSpec { name: "r".into(), topics, order, lanes: 1, start }]).await.unwrap();
+        let lease = store.acquire(&LaneId { route: "r".into(), number: 0 }, &node).await.unwrap().unwrap();
+        Self { store: store.clone(), lease, number: 0 }
+    }
+
+    /// Reads all that there is and settles it, until nothing below this number is waited for any more.
+    async fn read_on(&mut self, client: &tokio_postgres::Client, passed: i64) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let lo = "SELECT lo FROM postrider.checkpoint ORDER BY n DESC LIMIT 1";
+        while client.query_one(lo, &[]).await.unwrap().get::<_, i64>(0) < passed {
+            assert!(std::time::Instant::now() < deadline, "the route comes to {passed}");
+            client.execute("SELECT pg_current_xact_id()", &[]).await.unwrap();
+            let cursor = self.store.resume(&self.lease).await.unwrap().cursor;
+            let limit = PageLimit { records: 1_000, bytes: 1 << 20 };
+            let end = self.store.read(&self.lease, &cursor, limit).await.unwrap().end;
+            self.number += 1;
+            let settlement = Settlement { number: self.number, advance: Some(end), ..Settlement::default() };
+            self.store.settle(&self.lease, &settlement).await.unwrap();
+        }
+    }
+}
+
+async fn enqueue(client: &tokio_postgres::Client, count: i32) {
+    let sql =
+        "SELECT postrider.enqueue(topic => 'orders', name => 'n', payload => ''::bytea) FROM generate_series(1, $1)";
+    client.query(sql, &[&count]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequence_that_stands_behind_what_was_read_is_named_until_nothing_is_left_unread() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let client = connect(&url).await.unwrap();
+    let mut route = Route::take(&store).await;
+    client.batch_execute("SELECT setval('postrider.seq', 100)").await.unwrap();
+    enqueue(&client, 5).await;
+    route.read_on(&client, 105).await;
+    enqueue(&client, 3).await;
+    assert_eq!(findings(&store, Thresholds::default()).await, []);
+
+    client.batch_execute("SELECT setval('postrider.seq', 50)").await.unwrap();
+    enqueue(&client, 5).await;
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!((codes(&found), found[0].severity), (vec!["sequence-altered"], Severity::Error), "{found:?}");
+    assert_eq!(
+        found[0].fix,
+        "stop the producers and run `SELECT setval('\"postrider\".\"seq\"', 108)`, then `postrider route rebase r`"
+    );
+    client.batch_execute(found[0].fix.split('`').nth(1).unwrap()).await.unwrap();
+
+    let found = findings(&store, Thresholds::default()).await;
+    assert_eq!((codes(&found), found[0].severity), (vec!["sequence-altered"], Severity::Error), "{found:?}");
+    assert!(found[0].detail.contains("route r has not read"), "{found:?}");
+    assert!(found[0].fix.contains("`postrider route rebase r`"), "{found:?}");
+    store.rebase_route("r", &Actor::new("tests")).await.unwrap();
+    assert_eq!(findings(&store, Thresholds::default()).await, [], "whoever takes the route now reads them");
+    let mut route = Route::take(&store).await;
+    route.read_on(&client, 108).await;
+    assert_eq!(findings(&store, Thresholds::default()).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_everybody_has_caught_up_with_is_no_cause_for_concern() {
+    let server = OwnServer::start(&[]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::builder(&url).block_bits(2).open().await.unwrap();
+    let client = connect(&url).await.unwrap();
+    enqueue(&client, 37).await;
+    let found = findings(&store, Thresholds::default()).await;
+    assert!(of(&found, "ring-wrapped").detail.contains("there is no route"), "{found:?}");
+    let mut route = Route::take(&store).await;
+    assert_eq!(codes(&findings(&store, Thresholds::default()).await), ["ring-wrapped"]);
+    route.read_on(&client, 37).await;
+    // The leaf that is being written has records of two turns still, and all others will be emptied.
+    assert_eq!(findings(&store, Thresholds::default()).await, []);
+    while store.purge(Retention::by_age(Duration::ZERO)).await.unwrap() > 0 {}
+    assert_eq!(findings(&store, Thresholds::default()).await, []);
 }
 
 /// A pooler that gives the same session of the server to several connections, one transaction at a time.
