@@ -407,6 +407,30 @@ async fn what_the_outbox_has_already_is_taken_over_once() {
     assert_eq!(keys, ["o-1", "o-2", "o-3", "o-4"], "each once, and in their order");
 }
 
+/// Which of the rows were told cannot be known there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_table_had_before_it_was_captured_without_it_is_not_passed_over_in_silence() {
+    let shop = Shop::new(&OUTBOX.replace("BODY", "jsonb")).await;
+    shop.run(&format!("{INTO} {}", row(1, "'1'"))).await;
+    let capture = || Capture::debezium(&shop.table("outbox")).unwrap();
+    let without = shop.script(capture());
+    let with = shop.script(capture().with_existing(None).unwrap()).create();
+    shop.run(&without.create()).await;
+    shop.run(&format!("{INTO} {}", row(2, "'2'"))).await;
+    let refused = shop.refused(&with).await;
+    assert!(refused.contains("captured already") && refused.contains("not taken over"), "{refused}");
+    shop.run(&format!("{INTO} {}", row(3, "'3'"))).await;
+    assert_eq!(shop.told_keys().await, ["o-2", "o-3"], "nothing is changed");
+
+    // As the hint says: removed, and made anew.
+    shop.run(&without.remove()).await;
+    for script in [&with, &with, &without.create(), &with] {
+        shop.run(script).await;
+    }
+    shop.run(&format!("{INTO} {}", row(4, "'4'"))).await;
+    assert_eq!(shop.told_keys().await, ["o-2", "o-3", "o-1", "o-2", "o-3", "o-4"], "once, however often it is applied");
+}
+
 impl Shop {
     async fn told_keys(&self) -> Vec<String> {
         self.delivered().await.iter().map(|envelope| envelope.key.as_ref().unwrap().as_str().to_owned()).collect()

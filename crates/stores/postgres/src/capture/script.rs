@@ -22,6 +22,9 @@ const OWN: [&str; 9] = ["log", "setting", "route", "lane", "checkpoint", "node",
 /// Room behind a function's name for the name of its triggers.
 const TRIGGER_SUFFIX_BYTES: usize = "_insert".len();
 
+/// What a capture's function has for a comment once the rows that were there are told. It goes with the function.
+const TAKEN_OVER: &str = "postrider: the rows that were there have been taken over";
+
 /// Captures of one store, checked, and their SQL.
 ///
 /// ```
@@ -98,7 +101,7 @@ impl Script {
     }
 
     fn create_one(&self, capture: &Capture, sql: &mut String) {
-        let (function, table) = (self.function(capture), capture.table());
+        let (function, table, existing) = (self.function(capture), capture.table(), self.existing(capture));
         let branches = capture.operations().map(|(event, operation)| {
             format!(
                 "    IF TG_OP = '{}' THEN\n        PERFORM {};\n    END IF;\n",
@@ -111,10 +114,15 @@ impl Script {
             sql,
             "\n-- {table}\n{}{}CREATE OR REPLACE FUNCTION {function} () RETURNS trigger\n\
              LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {};\n\
-             REVOKE ALL ON FUNCTION {function} () FROM PUBLIC;\n",
+             REVOKE ALL ON FUNCTION {function} () FROM PUBLIC;\n{}",
             self.check(capture),
-            self.existing(capture),
-            body(&code)
+            existing,
+            body(&code),
+            if existing.is_empty() {
+                String::new()
+            } else {
+                format!("COMMENT ON FUNCTION {function} () IS {};\n", literal(TAKEN_OVER))
+            }
         );
         self.drop_triggers(capture, sql);
         for (event, operation) in capture.operations() {
@@ -140,20 +148,32 @@ impl Script {
         format!("DO {};\n", body(&format!("BEGIN\n{}END\n", calls.collect::<String>())))
     }
 
-    /// What is there already. The lock comes first: then nobody else can have made the trigger, or be writing, meanwhile.
+    /// What is there already. The lock comes first: then nobody else can have made the trigger, or be writing, meanwhile. Of a
+    /// table that is captured without its former rows nobody can tell which of them are told: that is refused.
     fn existing(&self, capture: &Capture) -> String {
         let insert = capture.operations().find(|(event, _)| *event == Event::Insert);
         let (Some(existing), Some((_, insert))) = (capture.existing(), insert) else { return String::new() };
         let (table, trigger) = (capture.table(), self.trigger_name(capture, Event::Insert));
+        let refusal = format!(
+            "table {table} is captured already, and the rows that it had before were not taken over; nothing is changed"
+        );
+        let hint = "Apply the script without existing rows to keep the capture as it is. Or remove it (`postrider capture \
+                    generate --drop`) and apply this script again: it then tells every row that the table has, also those that were told since it was captured.";
         let order = existing.order_by.as_deref().map_or_else(String::new, |column| identifier(column) + ", ");
         let only = insert.condition().map_or_else(String::new, |when| format!("\n         WHERE ({when})"));
         let code = format!(
             "BEGIN\n    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = {}::regclass AND tgname = {}) THEN\n        \
              PERFORM {}\n          FROM (SELECT * FROM {table} ORDER BY {order}tableoid, ctid) AS NEW{only};\n    \
+             ELSIF obj_description(to_regprocedure({}), 'pg_proc') IS DISTINCT FROM {} THEN\n        \
+             RAISE EXCEPTION USING MESSAGE = {}, HINT = {};\n    \
              END IF;\nEND\n",
             literal(&table.to_string()),
             literal(&trigger),
-            self.call(capture, Event::Insert, insert)
+            self.call(capture, Event::Insert, insert),
+            literal(&format!("{}()", self.function(capture))),
+            literal(TAKEN_OVER),
+            literal(&refusal),
+            literal(hint)
         );
         format!("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE;\nDO {};\n", body(&code))
     }
