@@ -714,6 +714,27 @@ fn a_transaction_that_somebody_keeps_open_on_postgresql() {
     wait_until("nothing is wrong any more", || scene.why(&waiting)[0]["code"] == "passed");
 }
 
+/// As after a part of a database was restored. Nothing can be read then, and what was never sent must not look as if it were.
+#[test]
+fn numbers_of_the_log_that_went_back_on_postgresql() {
+    let scene = Scene::on_postgres();
+    let Ground::Server(database) = &scene.ground else { unreachable!("it is on a server") };
+    let number = |last: u32| database.admin(&format!("SELECT setval('postrider.seq', {last})")).done();
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    number(1_000);
+    scene.enqueue("orders.placed", &[]);
+    wait_until("it has arrived", || scene.place().arrivals("arrivals").len() == 1);
+    number(100);
+    let id = scene.enqueue("orders.placed", &[]);
+    let told = Told { why: ("store-fails", "setval"), standstill: "store-fails", samples: &[] };
+    scene.assert_told(&id, &told);
+    assert_eq!(scene.run(&["check"]).code, 2, "critical");
+    number(1_001);
+    assert_eq!(scene.run(&["route", "rebase", "orders"]).code, 0);
+    wait_until("it has arrived", || scene.place().arrivals("arrivals").len() == 2);
+    wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "passed");
+}
+
 /// Behind such a lock nobody can even look: whoever asks is told so, and is not kept waiting.
 #[test]
 fn a_lock_on_a_whole_table_of_postgresql() {
