@@ -152,5 +152,5 @@ pub(crate) fn oldest_base(lanes: Vec<Lane>) -> Option<Snapshot> {
         Position { before: Some(_), target: Some((target, _)), .. } => target,
         Position { base, .. } => base,
     };
-    lanes.into_iter().filter(|lane| !lane.is_replay).map(base).min_by(|one, other| one.age(other))
+    lanes.into_iter().filter(|lane| !lane.is_replay).map(base).min_by(Snapshot::age)
 }
