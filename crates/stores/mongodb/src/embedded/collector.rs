@@ -383,14 +383,16 @@ impl Collector {
         // Ends with the cursor, or when the sack is full.
         while cursor.advance().await? {
             documents += 1;
-            match open(cursor.deserialize_current()?, field) {
-                None => {}
-                Some((id, Err(cause))) => sack.refuse(number, id, cause),
-                Some((id, Ok(entries))) => {
-                    if !sack.take((number, collection.name()), id, entries, &self.limits) {
-                        return Ok((false, documents));
-                    }
+            let Some((id, entries)) = open(cursor.deserialize_current()?, field) else { continue };
+            let has_room = match entries {
+                Ok(entries) => sack.take((number, collection.name()), id, entries, &self.limits),
+                Err(cause) => {
+                    sack.refuse(number, id, cause);
+                    true
                 }
+            };
+            if !has_room {
+                return Ok((false, documents));
             }
         }
         Ok((true, documents))

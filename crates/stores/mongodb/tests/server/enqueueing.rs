@@ -133,6 +133,23 @@ async fn a_session_without_a_transaction_is_refused() {
     assert_eq!(names(&place.delivered().await), ["together"]);
 }
 
+/// A write that the server refuses inside of an answer that is otherwise good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_server_refuses_of_an_enqueue_is_told_by_its_code_and_without_its_text() {
+    let place = Place::new().await;
+    let refuses = doc! { "collMod": place.names.log(), "validator": { "name": { "$ne": "refused" } } };
+    place.client.database(place.names.database()).run_command(refuses).await.unwrap();
+    let mut session = place.client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let envelopes = vec![named("taken"), Envelope::new("t", "refused", "secret")];
+    let refused = session.append(&place.names, batch(envelopes)).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Invalid, false), "{refused:?}");
+    let said = format!("{refused} {refused:?}");
+    assert!(said.contains("121") && !said.contains("secret"), "{said}");
+    let _ = session.abort_transaction().await;
+    assert_eq!(place.delivered().await, [], "all or nothing");
+}
+
 /// `at` is given by the server as the message is inserted: unique, and in the order of what caused what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_message_has_a_point_in_time_of_its_own() {

@@ -7,6 +7,7 @@ use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
     doctor::Thresholds,
+    migration::Standing,
 };
 use postrider_store_mongodb::{Mongo, migrations};
 use postrider_testkit::store::Fixture;
@@ -127,7 +128,7 @@ async fn an_index_and_a_validator_that_are_gone_are_told_and_made_again() {
     };
     let up = async || {
         let applied = migrations::up(&place.url, &place.names, &Actor::new("anna")).await.unwrap();
-        applied.iter().map(|standing| standing.in_words()).collect::<Vec<_>>()
+        applied.iter().map(Standing::in_words).collect::<Vec<_>>()
     };
     let whole = validator(&place).await;
     assert_eq!((told().await, up().await), (None, Vec::new()));

@@ -10,6 +10,7 @@ use postrider_core::{
     envelope::Envelope,
     lease::{LaneId, Lease},
     log::{Log, PageLimit},
+    migration::Standing,
 };
 use postrider_store_mysql::{Mysql, migrations};
 use postrider_testkit::store::Fixture;
@@ -114,7 +115,7 @@ async fn messages_that_a_missing_trigger_did_not_note_are_told_and_noted() {
     assert_eq!(names(&place.delivered().await), ["noted"]);
     assert_eq!(codes().await, ["trigger-missing", "unnoted-messages"]);
     let again = migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap();
-    let again: Vec<String> = again.iter().map(|standing| standing.in_words()).collect();
+    let again: Vec<String> = again.iter().map(Standing::in_words).collect();
     let told = "0001 begin, again: the trigger that notes new messages, 2 messages that were never noted";
     assert_eq!(again, [told], "what was made again is told");
     assert_eq!(codes().await, [""; 0]);
