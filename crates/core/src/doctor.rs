@@ -102,7 +102,10 @@ pub const CODES: [(&str, &str); 33] = [
     ("read-only", "transactions of this role or database may write nothing, so a relay cannot run"),
     ("ring-filling", "the slowest route is nearly a whole round of the log's ring behind"),
     ("ring-wrapped", "the log has gone round its ring before the leaves could be emptied; nothing is lost, they grow"),
-    ("sequence-altered", "the numbers of the log are not drawn one by one any more; no relay reads"),
+    (
+        "sequence-altered",
+        "the numbers of the log are not drawn one by one any more, or went back: no relay reads, or something was left unread",
+    ),
     ("standby", "the server is a standby, which takes no writes"),
     ("store-corrupt", "what is there is no database, or a broken one"),
     ("store-failed", "the store could be reached and failed"),

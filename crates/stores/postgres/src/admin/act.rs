@@ -51,6 +51,8 @@ SELECT name
    AND NOT EXISTS (SELECT 1 FROM {lane} AS lane WHERE lane.route = route.name)
    AND EXISTS (SELECT 1 FROM {parked} AS row WHERE row.route = route.name AND row.state <> 'dead')";
 
+const ANNOUNCE: &str = "SELECT pg_notify($1, '')";
+
 /// A route and its replays, or one replay: everything that is kept under these names.
 const READERS: &str = "SELECT name FROM {route} WHERE name = $1 OR replay_of = $1 ORDER BY name";
 
@@ -230,8 +232,11 @@ async fn note_rows(
     Ok(changed.len() as u64)
 }
 
+/// Announced by the commit itself: an operator, or a collector with many messages at once, does not come in masses, and has no
+/// connection besides.
 pub(super) async fn enqueue(db: &Db<'_>, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
     db.append(batch).await?;
+    db.execute(ANNOUNCE, &[&db.dialect.channel()]).await?;
     match actor {
         Some(actor) => note(db, actor, "enqueue", &batch.in_words()).await,
         None => Ok(()),

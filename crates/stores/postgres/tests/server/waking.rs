@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use postrider_core::log::Log;
+use postrider_core::{admin::StoreAdmin, envelope::Envelope, log::Log};
 use postrider_store_postgres::{Notifier, PostgresStore};
 use postrider_testkit::fault::{Proxy, Traffic};
 use tokio_postgres::Client;
 
 use crate::{
     Post,
-    support::{connect, url},
+    support::{batch, connect, url},
 };
 
 /// Longer than anything takes on a slow machine.
@@ -113,4 +113,18 @@ async fn a_connection_on_which_nothing_passes_is_given_up_by_both_sides() {
     hearing.set(Traffic::Flowing);
     telling.set(Traffic::Flowing);
     assert!(tokio::time::timeout(PATIENCE, hint).await.is_ok(), "and what was asked for is announced");
+}
+
+/// `postrider enqueue`, and mail that is collected, has no notifier.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_operator_enqueues_is_announced() {
+    let post = Post::new(20).await;
+    let (store, other) = (post.store.clone(), post.place.another().await);
+    let (mut hint, deadline) = (store.hint(), Instant::now() + PATIENCE);
+    // The listener connects in the background.
+    while tokio::time::timeout(Duration::from_millis(50), &mut hint).await.is_err() {
+        assert!(Instant::now() < deadline, "what was enqueued is announced");
+        let batch = batch(vec![Envelope::new("t", "n", "")]).unwrap();
+        other.enqueue(batch, None).await.unwrap();
+    }
 }
