@@ -35,6 +35,7 @@ pub mod lease;
 pub mod left;
 pub mod standstill;
 
+pub mod due;
 pub mod parked;
 
 pub mod missing;

@@ -74,6 +74,25 @@ pub fn standings<'a>(
     known.into_iter().map(standing).collect()
 }
 
+/// For those who migrate by hand: refuses what is not complete. `what` is what there is of it (`the schema is`), and `place`
+/// where, as a fact of the error.
+///
+/// # Errors
+/// [`ErrorKind::Schema`] with the version that is there and the one that is needed.
+pub fn complete(standings: &[Standing], what: &str, place: (&'static str, &str)) -> Result<()> {
+    let applied = standings.iter().rfind(|standing| standing.applied_at.is_some()).map(|standing| standing.version);
+    let needed = standings.last().map(|standing| standing.version);
+    if applied == needed {
+        return Ok(());
+    }
+    let how = if applied.is_none() { "missing" } else { "older than this program" };
+    let advice = format!("{what} {how}; run the migrations, or let the store do it");
+    Err(Error::new(ErrorKind::Schema, advice)
+        .with(place.0, place.1)
+        .with("version", applied.unwrap_or(0))
+        .with("needed", needed.unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +116,20 @@ mod tests {
             let refused = standings(known(), &applied(rows)).unwrap_err();
             assert!(refused.kind() == ErrorKind::Schema && refused.to_string().contains(told), "{refused}");
         }
+    }
+    #[test]
+    fn what_is_not_complete_is_told_with_the_version_that_is_there() {
+        let standing = |version, applied: bool| Standing {
+            version,
+            name: "n".into(),
+            checksum: "c".into(),
+            applied_at: applied.then(|| Timestamp::from_micros(0)),
+        };
+        let told = |rows: &[Standing]| complete(rows, "the schema is", ("prefix", "p_")).unwrap_err().to_string();
+        complete(&[standing(1, true), standing(2, true)], "the schema is", ("prefix", "p_")).unwrap();
+        let missing = told(&[standing(1, false), standing(2, false)]);
+        assert!(missing.contains("missing") && missing.contains("prefix: p_, version: 0, needed: 2"), "{missing}");
+        let older = told(&[standing(1, true), standing(2, false)]);
+        assert!(older.contains("older") && older.contains("version: 1, needed: 2"), "{older}");
     }
 }

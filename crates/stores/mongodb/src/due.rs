@@ -1,13 +1,13 @@
 //! Due: parked rows that may run now, and which keys have a line at all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use mongodb::bson::{Document, doc};
 use postrider_core::{
+    due::{DueRead, Kept, Waiting},
     key::KeyHash,
     lease::Lease,
-    log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
+    parked::{BlockedKey, DueLimit, DuePage},
     time::Timestamp,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     db::{Db, Find},
     error::Work,
     lease::fence,
-    parked::ordinal,
+    parked::{ordinal, signed},
     records::{enqueued_at, envelope},
     value::{int, long, long_opt, narrow, text},
 };
@@ -51,36 +51,19 @@ pub(crate) async fn due(db: &mut Db, lease: &Lease, limit: DueLimit) -> Work<Due
     fence(db, lease).await?;
     let mut waiting = waiting(db, lease, true, limit.lines, now).await?;
     waiting.extend(self::waiting(db, lease, false, limit.lines, now).await?);
-    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
-
-    let mut read = DueRead { db, lease, now };
-    let mut room = limit.room();
-    let mut page = DuePage::default();
-    for row in waiting {
-        let taken = if row.wake_at > now {
-            false
-        } else if row.in_line {
-            page.lines.len() < limit.lines as usize
-                && read.line(row.spread, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
+    let mut read = DueRead::new(lease, limit, now, waiting);
+    while let Some(row) = read.next_due() {
+        let route = &*lease.lane.route;
+        if row.in_line {
+            let filter = doc! { "route": route, "in_line": true, "key_hash": row.spread.as_i64() };
+            let find = Find::new(filter).sort(doc! { "ordinal": 1 }).limit(read.rows_of_line());
+            read.line(&row, db.find("parked", find).await?.into_iter().map(kept))?;
         } else {
-            page.timed.len() < limit.lines as usize
-                && read.timed(row.ordinal, &mut room).await?.map(|row| page.timed.push(row)).is_some()
-        };
-        if !taken {
-            // What stays behind although it is due comes next, at once.
-            let wait = row.wake_at.since(now);
-            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+            let filter = doc! { "route": route, "ordinal": signed(row.ordinal) };
+            read.timed(&row, db.find_one("parked", filter).await?.map(kept).transpose()?);
         }
     }
-    Ok(page)
-}
-
-/// A row that waits for time alone.
-struct Waiting {
-    wake_at: Timestamp,
-    ordinal: i64,
-    spread: KeyHash,
-    in_line: bool,
+    Ok(read.page())
 }
 
 /// Rows of the index that one command returns.
@@ -107,7 +90,7 @@ async fn waiting(db: &mut Db, lease: &Lease, in_line: bool, limit: u32, now: Tim
             if spread.lane(lease.lanes) != lease.lane.number {
                 continue;
             }
-            waiting.push(Waiting { wake_at, ordinal: after.1, spread, in_line });
+            waiting.push(Waiting { wake_at, ordinal: ordinal(after.1), spread, in_line });
             if wake_at > now || waiting.len() > limit as usize {
                 return Ok(waiting);
             }
@@ -118,60 +101,15 @@ async fn waiting(db: &mut Db, lease: &Lease, in_line: bool, limit: u32, now: Tim
     }
 }
 
-/// One due read.
-struct DueRead<'a> {
-    db: &'a mut Db,
-    lease: &'a Lease,
-    now: Timestamp,
-}
-
-impl DueRead<'_> {
-    /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
-    async fn line(&mut self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
-        let per_line = per_line.max(1);
-        let filter = doc! { "route": &*self.lease.lane.route, "in_line": true, "key_hash": key.as_i64() };
-        let find = Find::new(filter).sort(doc! { "ordinal": 1 }).limit(i64::from(per_line) + 1);
-        let mut line = DueLine { key, rows: Vec::new(), more: false };
-        for row in self.db.find("parked", find).await? {
-            let due = long_opt(&row, "due_at").is_some_and(|at| at <= self.now.as_micros());
-            if line.rows.len() == per_line as usize || !due {
-                line.more = true;
-                break;
-            }
-            let found = self.row(row)?;
-            if !room.take(&found.record) {
-                line.more = true;
-                break;
-            }
-            line.rows.push(found);
-        }
-        Ok((!line.rows.is_empty()).then_some(line))
-    }
-
-    /// One row in no line. `None`: there is no room left, or it is gone.
-    async fn timed(&mut self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
-        let filter = doc! { "route": &*self.lease.lane.route, "ordinal": ordinal };
-        let Some(row) = self.db.find_one("parked", filter).await? else { return Ok(None) };
-        let found = self.row(row)?;
-        Ok(room.take(&found.record).then_some(found))
-    }
-
-    fn row(&self, row: Document) -> Work<DueRow> {
-        let (ordinal, attempts) = (ordinal(long(&row, "ordinal")?), narrow(long(&row, "attempts")?));
-        let key = long_opt(&row, "key_hash").map(KeyHash::from_i64);
-        let enqueued_at = enqueued_at(&row);
-        let envelope = envelope(row);
-        let record = Record {
-            key,
-            enqueued_at,
-            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
-            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
-            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
-            number: 0,
-            envelope,
-        };
-        Ok(DueRow { ordinal, record: RecordRef::single(record), attempts })
-    }
+fn kept(row: Document) -> Work<Kept> {
+    Ok(Kept {
+        ordinal: ordinal(long(&row, "ordinal")?),
+        attempts: narrow(long(&row, "attempts")?),
+        due_at: long_opt(&row, "due_at").map(Timestamp::from_micros),
+        key: long_opt(&row, "key_hash").map(KeyHash::from_i64),
+        enqueued_at: enqueued_at(&row),
+        envelope: envelope(row),
+    })
 }
 
 /// How many rows each route has in each state.

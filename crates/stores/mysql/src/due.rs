@@ -1,14 +1,14 @@
 //! Due: parked rows that may run now, and which keys have a line at all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use mysql_async::Row;
 use postrider_core::{
     Error,
+    due::{DueRead, Kept, Waiting},
     key::KeyHash,
     lease::Lease,
-    log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
+    parked::{BlockedKey, DueLimit, DuePage},
     time::Timestamp,
 };
 
@@ -16,7 +16,7 @@ use crate::{
     db::{Db, get, values},
     error::Work,
     lease::fence,
-    parked::ordinal,
+    parked::{ordinal, signed},
     records::envelope,
 };
 
@@ -36,11 +36,21 @@ SELECT wake_at, ordinal, spread
  ORDER BY wake_at, ordinal
  LIMIT ?";
 
-/// The columns of a row that is due.
+/// The first rows of one line: one range of the index of lines.
+const LINE: &str = "
+SELECT ordinal, attempts, due_at, key_hash,
+       id, topic, name, `key`, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
+  FROM {p}parked
+ WHERE route = ? AND in_line = 1 AND key_hash = ?
+ ORDER BY ordinal
+ LIMIT ?";
+
+/// One row by its primary key.
 const ROW: &str = "
 SELECT ordinal, attempts, due_at, key_hash,
        id, topic, name, `key`, enqueued_at, deliver_at, expires_at, attempts_max, headers, payload
-  FROM {p}parked";
+  FROM {p}parked
+ WHERE ordinal = ?";
 
 /// Every line of a route: one pass over its range of the index of lines.
 const BLOCKED: &str = "
@@ -75,36 +85,17 @@ pub(crate) async fn due(db: &mut Db, lease: &Lease, limit: DueLimit) -> Work<Due
     let now = db.now().await?;
     let mut waiting = waiting(db, lease, true, limit.lines, now).await?;
     waiting.extend(self::waiting(db, lease, false, limit.lines, now).await?);
-    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
-
-    let mut read = DueRead { db, lease, now };
-    let mut room = limit.room();
-    let mut page = DuePage::default();
-    for row in waiting {
-        let taken = if row.wake_at > now {
-            false
-        } else if row.in_line {
-            page.lines.len() < limit.lines as usize
-                && read.line(row.spread, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
+    let mut read = DueRead::new(lease, limit, now, waiting);
+    while let Some(row) = read.next_due() {
+        if row.in_line {
+            let values = values![&*lease.lane.route, row.spread.as_i64(), read.rows_of_line()];
+            read.line(&row, db.query(LINE, values).await?.iter().map(kept))?;
         } else {
-            page.timed.len() < limit.lines as usize
-                && read.timed(row.ordinal, &mut room).await?.map(|row| page.timed.push(row)).is_some()
-        };
-        if !taken {
-            // What stays behind although it is due comes next, at once.
-            let wait = row.wake_at.since(now);
-            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+            let found = db.query_opt(ROW, values![signed(row.ordinal)]).await?;
+            read.timed(&row, found.as_ref().map(kept).transpose()?);
         }
     }
-    Ok(page)
-}
-
-/// A row that waits for time alone.
-struct Waiting {
-    wake_at: Timestamp,
-    ordinal: i64,
-    spread: KeyHash,
-    in_line: bool,
+    Ok(read.page())
 }
 
 /// Rows of the index that one statement returns.
@@ -126,7 +117,7 @@ async fn waiting(db: &mut Db, lease: &Lease, in_line: bool, limit: u32, now: Tim
             if spread.lane(lease.lanes) != lease.lane.number {
                 continue;
             }
-            waiting.push(Waiting { wake_at, ordinal: after.1, spread, in_line });
+            waiting.push(Waiting { wake_at, ordinal: ordinal(after.1), spread, in_line });
             if wake_at > now || waiting.len() > limit as usize {
                 return Ok(waiting);
             }
@@ -137,57 +128,16 @@ async fn waiting(db: &mut Db, lease: &Lease, in_line: bool, limit: u32, now: Tim
     }
 }
 
-/// One due read.
-struct DueRead<'a> {
-    db: &'a mut Db,
-    lease: &'a Lease,
-    now: Timestamp,
-}
-
-impl DueRead<'_> {
-    /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
-    async fn line(&mut self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
-        let per_line = per_line.max(1);
-        let sql = format!("{ROW} WHERE route = ? AND in_line = 1 AND key_hash = ? ORDER BY ordinal LIMIT ?");
-        let values = values![&*self.lease.lane.route, key.as_i64(), i64::from(per_line) + 1];
-        let mut line = DueLine { key, rows: Vec::new(), more: false };
-        for row in self.db.query(&sql, values).await? {
-            let due = get::<Option<i64>>(&row, 2)?.is_some_and(|at| at <= self.now.as_micros());
-            if line.rows.len() == per_line as usize || !due {
-                line.more = true;
-                break;
-            }
-            let found = self.row(&row)?;
-            if !room.take(&found.record) {
-                line.more = true;
-                break;
-            }
-            line.rows.push(found);
-        }
-        Ok((!line.rows.is_empty()).then_some(line))
-    }
-
-    /// One row in no line. `None`: there is no room left, or it is gone.
-    async fn timed(&mut self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
-        let found = self.db.query_opt(&format!("{ROW} WHERE ordinal = ?"), values![ordinal]).await?;
-        let Some(row) = found else { return Ok(None) };
-        let found = self.row(&row)?;
-        Ok(room.take(&found.record).then_some(found))
-    }
-
-    fn row(&self, row: &Row) -> Work<DueRow> {
-        let (envelope, enqueued_at) = envelope(row, 4)?;
-        let record = Record {
-            key: get::<Option<i64>>(row, 3)?.map(KeyHash::from_i64),
-            enqueued_at,
-            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
-            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
-            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
-            number: 0,
-            envelope,
-        };
-        Ok(DueRow { ordinal: ordinal(get(row, 0)?), record: RecordRef::single(record), attempts: get(row, 1)? })
-    }
+fn kept(row: &Row) -> Work<Kept> {
+    let (envelope, enqueued_at) = envelope(row, 4)?;
+    Ok(Kept {
+        ordinal: ordinal(get(row, 0)?),
+        attempts: get(row, 1)?,
+        due_at: get::<Option<i64>>(row, 2)?.map(Timestamp::from_micros),
+        key: get::<Option<i64>>(row, 3)?.map(KeyHash::from_i64),
+        enqueued_at,
+        envelope,
+    })
 }
 
 /// How many rows each route has in each state.

@@ -1,16 +1,13 @@
 //! Due: parked rows that may run now, and which keys have a line at all.
 
-use std::{
-    collections::BTreeMap,
-    time::{self, Duration},
-};
+use std::{collections::BTreeMap, time};
 
 use postrider_core::{
     Error,
+    due::{DueRead, Kept, Waiting},
     key::KeyHash,
     lease::{LaneId, Lease},
-    log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
+    parked::{BlockedKey, DueLimit, DuePage},
     time::Timestamp,
 };
 use tokio_postgres::Row;
@@ -20,7 +17,7 @@ use crate::{
     db::{Alone, Db, unsigned},
     error::{Fault, Work},
     floor::Look,
-    parked::ordinal,
+    parked::{ordinal, signed},
     records::envelope,
     values::Instant,
 };
@@ -143,36 +140,18 @@ pub(crate) async fn due(db: &Db<'_>, lease: &Lease, limit: DueLimit, floor: Time
     for in_line in [true, false] {
         waiting.extend(self::waiting(db, lease, in_line, limit.lines, now, floor).await?);
     }
-    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
-
-    let read = DueRead { db, lease, now };
-    let mut room = limit.room();
-    let mut page = DuePage::default();
-    for row in waiting {
-        let taken = if row.wake_at > now {
-            false
-        } else if row.in_line {
-            page.lines.len() < limit.lines as usize
-                && read.line(&row, limit.per_line, &mut room).await?.map(|line| page.lines.push(line)).is_some()
+    let mut read = DueRead::new(lease, limit, now, waiting);
+    while let Some(row) = read.next_due() {
+        if row.in_line {
+            let (route, head) = (&*lease.lane.route, signed(row.ordinal));
+            let rows = db.query(LINE, &[&route, &row.spread.as_i64(), &head, &read.rows_of_line()]).await?;
+            read.line(&row, rows.iter().map(kept))?;
         } else {
-            page.timed.len() < limit.lines as usize
-                && read.timed(row.ordinal, &mut room).await?.map(|row| page.timed.push(row)).is_some()
-        };
-        if !taken {
-            // What stays behind although it is due comes next, at once.
-            let wait = row.wake_at.since(now);
-            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+            let found = db.query_opt(ROW, &[&signed(row.ordinal)]).await?;
+            read.timed(&row, found.as_ref().map(kept).transpose()?);
         }
     }
-    Ok(page)
-}
-
-/// A row that waits for time alone.
-struct Waiting {
-    wake_at: Timestamp,
-    ordinal: i64,
-    spread: KeyHash,
-    in_line: bool,
+    Ok(read.page())
 }
 
 /// Those of the lease's lane that are due, one more than asked for if there is one, or else the next to come due.
@@ -199,7 +178,7 @@ async fn waiting(
             if spread.lane(lease.lanes) != lease.lane.number {
                 continue;
             }
-            waiting.push(Waiting { wake_at, ordinal, spread, in_line });
+            waiting.push(Waiting { wake_at, ordinal: self::ordinal(ordinal), spread, in_line });
             if wake_at > now || waiting.len() > limit as usize {
                 return Ok(waiting);
             }
@@ -213,60 +192,16 @@ async fn waiting(
 /// Rows of the index that one statement returns.
 const WAKING_PAGE_MAX: i64 = 2_000;
 
-/// One due read.
-struct DueRead<'a> {
-    db: &'a Db<'a>,
-    lease: &'a Lease,
-    now: Timestamp,
-}
-
-impl DueRead<'_> {
-    /// The head of a line and as many behind it as may follow. `None`: there is no room left, or the line is gone.
-    async fn line(&self, head: &Waiting, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
-        let (per_line, key) = (per_line.max(1), head.spread);
-        let route = &*self.lease.lane.route;
-        let rows = self.db.query(LINE, &[&route, &key.as_i64(), &head.ordinal, &(i64::from(per_line) + 1)]).await?;
-        let mut line = DueLine { key, rows: Vec::new(), more: false };
-        for row in rows {
-            let due = row.try_get::<_, Option<Instant>>(2)?.is_some_and(|at| at.0 <= self.now);
-            if line.rows.len() == per_line as usize || !due {
-                line.more = true;
-                break;
-            }
-            let found = self.row(&row)?;
-            if !room.take(&found.record) {
-                line.more = true;
-                break;
-            }
-            line.rows.push(found);
-        }
-        Ok((!line.rows.is_empty()).then_some(line))
-    }
-
-    /// One row in no line. `None`: there is no room left, or it is gone.
-    async fn timed(&self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
-        let Some(row) = self.db.query_opt(ROW, &[&ordinal]).await? else { return Ok(None) };
-        let found = self.row(&row)?;
-        Ok(room.take(&found.record).then_some(found))
-    }
-
-    fn row(&self, row: &Row) -> Work<DueRow> {
-        let (envelope, enqueued_at) = envelope(row, 4)?;
-        let record = Record {
-            key: row.try_get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
-            enqueued_at,
-            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
-            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
-            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
-            number: 0,
-            envelope,
-        };
-        Ok(DueRow {
-            ordinal: ordinal(row.try_get(0)?),
-            record: RecordRef::single(record),
-            attempts: unsigned(row.try_get(1)?),
-        })
-    }
+fn kept(row: &Row) -> Work<Kept> {
+    let (envelope, enqueued_at) = envelope(row, 4)?;
+    Ok(Kept {
+        ordinal: ordinal(row.try_get(0)?),
+        attempts: unsigned(row.try_get(1)?),
+        due_at: row.try_get::<_, Option<Instant>>(2)?.map(|at| at.0),
+        key: row.try_get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
+        enqueued_at,
+        envelope,
+    })
 }
 
 /// How many rows each route has in each state.

@@ -1,17 +1,23 @@
 //! Due: parked rows that may run now, and which keys have a line at all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use postrider_core::{
+    due::{DueRead, Kept, Waiting},
     key::KeyHash,
     lease::Lease,
-    log::{Record, RecordRef},
-    parked::{BlockedKey, DueLimit, DueLine, DuePage, DueRoom, DueRow},
+    parked::{BlockedKey, DueLimit, DuePage},
     time::Timestamp,
 };
 use rusqlite::{Row, params};
 
-use crate::{error::Work, lease::fence, parked::ordinal, read::envelope, worker::Db};
+use crate::{
+    error::Work,
+    lease::fence,
+    parked::{ordinal, signed},
+    read::envelope,
+    worker::Db,
+};
 
 /// Rows that wait for time alone, soonest first: one range of the index that holds only such rows, and nothing else of the
 /// table. Another lane's rows are stepped over.
@@ -62,41 +68,20 @@ pub(crate) fn blocked(db: &Db, lease: &Lease) -> Work<Vec<BlockedKey>> {
 pub(crate) fn due(db: &Db, lease: &Lease, limit: DueLimit, now: Timestamp) -> Work<DuePage> {
     fence(db, lease)?;
     let mut waiting = waiting(db, lease, true, limit.lines, now)?;
-    waiting.extend(waiting_timed(db, lease, limit.lines, now)?);
-    waiting.sort_by_key(|row| (row.wake_at, row.ordinal));
-
-    let read = DueRead { db, lease, now };
-    let mut room = limit.room();
-    let mut page = DuePage::default();
-    for row in waiting {
-        let taken = if row.wake_at > now {
-            false
-        } else if row.in_line {
-            page.lines.len() < limit.lines as usize
-                && read.line(row.spread, limit.per_line, &mut room)?.map(|line| page.lines.push(line)).is_some()
+    waiting.extend(self::waiting(db, lease, false, limit.lines, now)?);
+    let mut read = DueRead::new(lease, limit, now, waiting);
+    while let Some(row) = read.next_due() {
+        if row.in_line {
+            let mut statement = db.statement(LINE)?;
+            let named = params![&*lease.lane.route, row.spread.as_i64(), read.rows_of_line()];
+            read.line(&row, statement.query_and_then(named, kept)?)?;
         } else {
-            page.timed.len() < limit.lines as usize
-                && read.timed(row.ordinal, &mut room)?.map(|row| page.timed.push(row)).is_some()
-        };
-        if !taken {
-            // What stays behind although it is due comes next, at once.
-            let wait = row.wake_at.since(now);
-            page.next_in = Some(page.next_in.map_or(wait, |next: Duration| next.min(wait)));
+            let mut statement = db.statement(ROW)?;
+            let found = statement.query_and_then([signed(row.ordinal)], kept)?.next().transpose()?;
+            read.timed(&row, found);
         }
     }
-    Ok(page)
-}
-
-/// A row that waits for time alone.
-struct Waiting {
-    wake_at: Timestamp,
-    ordinal: i64,
-    spread: KeyHash,
-    in_line: bool,
-}
-
-fn waiting_timed(db: &Db, lease: &Lease, limit: u32, now: Timestamp) -> Work<Vec<Waiting>> {
-    waiting(db, lease, false, limit, now)
+    Ok(read.page())
 }
 
 /// Those of the lease's lane that are due, one more than asked for if there is one, or else the next to come due.
@@ -109,7 +94,7 @@ fn waiting(db: &Db, lease: &Lease, in_line: bool, limit: u32, now: Timestamp) ->
         if spread.lane(lease.lanes) != lease.lane.number {
             continue;
         }
-        waiting.push(Waiting { wake_at, ordinal: row.get(1)?, spread, in_line });
+        waiting.push(Waiting { wake_at, ordinal: ordinal(row.get(1)?), spread, in_line });
         if wake_at > now || waiting.len() > limit as usize {
             break;
         }
@@ -117,59 +102,16 @@ fn waiting(db: &Db, lease: &Lease, in_line: bool, limit: u32, now: Timestamp) ->
     Ok(waiting)
 }
 
-/// One due read.
-struct DueRead<'a> {
-    db: &'a Db,
-    lease: &'a Lease,
-    now: Timestamp,
-}
-
-impl DueRead<'_> {
-    /// The head of a line and as many behind it as may follow. `None`: there is no room left.
-    fn line(&self, key: KeyHash, per_line: u32, room: &mut DueRoom) -> Work<Option<DueLine>> {
-        let per_line = per_line.max(1);
-        let mut statement = self.db.statement(LINE)?;
-        let mut rows = statement.query(params![&*self.lease.lane.route, key.as_i64(), i64::from(per_line) + 1])?;
-        let mut line = DueLine { key, rows: Vec::new(), more: false };
-        while let Some(row) = rows.next()? {
-            let due = row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= self.now.as_micros());
-            assert!(due || !line.rows.is_empty(), "a line is read only when its head is due");
-            if line.rows.len() == per_line as usize || !due {
-                line.more = true;
-                break;
-            }
-            let found = self.row(row)?;
-            if !room.take(&found.record) {
-                line.more = true;
-                break;
-            }
-            line.rows.push(found);
-        }
-        Ok((!line.rows.is_empty()).then_some(line))
-    }
-
-    /// One row in no line. `None`: there is no room left.
-    fn timed(&self, ordinal: i64, room: &mut DueRoom) -> Work<Option<DueRow>> {
-        let mut statement = self.db.statement(ROW)?;
-        let mut rows = statement.query([ordinal])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let found = self.row(row)?;
-        Ok(room.take(&found.record).then_some(found))
-    }
-
-    fn row(&self, row: &Row<'_>) -> Work<DueRow> {
-        let (envelope, enqueued_at) = envelope(row, 4)?;
-        let record = Record {
-            key: row.get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
-            enqueued_at,
-            wait: envelope.deliver_at.map_or(Duration::ZERO, |at| at.since(self.now)),
-            expires_in: envelope.expires_at.map(|at| at.since(self.now)),
-            replay: self.lease.reader.replay.as_ref().map(|_| self.lease.lane.route.clone()),
-            number: 0,
-            envelope,
-        };
-        Ok(DueRow { ordinal: ordinal(row.get(0)?), record: RecordRef::single(record), attempts: row.get(1)? })
-    }
+fn kept(row: &Row<'_>) -> Work<Kept> {
+    let (envelope, enqueued_at) = envelope(row, 4)?;
+    Ok(Kept {
+        ordinal: ordinal(row.get(0)?),
+        attempts: row.get(1)?,
+        due_at: row.get::<_, Option<i64>>(2)?.map(Timestamp::from_micros),
+        key: row.get::<_, Option<i64>>(3)?.map(KeyHash::from_i64),
+        enqueued_at,
+        envelope,
+    })
 }
 
 /// How many rows a route has in each state.
@@ -185,6 +127,8 @@ pub(crate) fn counts(db: &Db, route: &str) -> Work<BTreeMap<String, u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use postrider_core::{
         envelope::Envelope,
         log::Record,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mongodb::bson::{Bson, Document, doc};
 pub use postrider_core::migration::Standing;
 use postrider_core::{
-    Error, ErrorKind, Result,
+    Result,
     admin::Actor,
     migration::{self, Applied},
     time::Timestamp,
@@ -307,20 +307,7 @@ fn document(command: serde_json::Value) -> Work<Document> {
 /// For those who migrate by hand: refuses what is not complete.
 pub(crate) async fn check(db: &mut Db) -> Work<()> {
     let standings = standings(db).await?;
-    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
-    if applied == Some(LATEST) {
-        return Ok(());
-    }
-    let what = if applied.is_none() {
-        "the collections are missing; run the migrations, or let the store do it"
-    } else {
-        "the collections are older than this program; run the migrations, or let the store do it"
-    };
-    Err(Error::new(ErrorKind::Schema, what)
-        .with("prefix", db.names.prefix())
-        .with("version", applied.unwrap_or(0))
-        .with("needed", LATEST)
-        .into())
+    Ok(migration::complete(&standings, "the collections are", ("prefix", db.names.prefix()))?)
 }
 
 async fn standings(db: &mut Db) -> Work<Vec<Standing>> {

@@ -242,20 +242,7 @@ async fn apply_alone(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standing>> 
 /// For those who migrate by hand: refuses a schema that is not complete.
 pub(crate) async fn check(db: &mut Db) -> Work<()> {
     let standings = standings(db).await?;
-    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
-    if applied == Some(LATEST) {
-        return Ok(());
-    }
-    let what = if applied.is_none() {
-        "the schema is missing; run the migrations, or let the store do it"
-    } else {
-        "the schema is older than this program; run the migrations, or let the store do it"
-    };
-    Err(Error::new(ErrorKind::Schema, what)
-        .with("prefix", db.dialect.prefix())
-        .with("version", applied.unwrap_or(0))
-        .with("needed", LATEST)
-        .into())
+    Ok(migration::complete(&standings, "the schema is", ("prefix", db.dialect.prefix()))?)
 }
 
 async fn standings(db: &mut Db) -> Work<Vec<Standing>> {

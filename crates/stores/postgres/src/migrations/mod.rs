@@ -205,20 +205,7 @@ pub(crate) async fn check(client: &mut Object, dialect: &Postgres, waiter: &Wait
     let db = Db::look(client, dialect).await?;
     waiter.bound(&db, LOCK_PATIENCE).await?;
     let standings = standings(&db).await?;
-    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
-    if applied == Some(LATEST) {
-        return Ok(());
-    }
-    let what = if applied.is_none() {
-        "the schema is missing; run the migrations, or let the store do it"
-    } else {
-        "the schema is older than this program; run the migrations, or let the store do it"
-    };
-    Err(Error::new(ErrorKind::Schema, what)
-        .with("schema", dialect.schema())
-        .with("version", applied.unwrap_or(0))
-        .with("needed", LATEST)
-        .into())
+    Ok(migration::complete(&standings, "the schema is", ("schema", dialect.schema()))?)
 }
 
 /// What was chosen when the tables were made.

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use postrider_core::{
-    Error, ErrorKind, Result,
+    Result,
     admin::Actor,
     migration::{self, Applied},
     time::Timestamp,
@@ -138,20 +138,7 @@ pub(crate) fn apply(connection: &Connection, dialect: &Sqlite, actor: Option<&Ac
 /// For those who migrate by hand: refuses a schema that is not complete.
 pub(crate) fn check(connection: &Connection, dialect: &Sqlite) -> Work<()> {
     let standings = standings(connection, dialect)?;
-    let applied = standings.iter().filter(|standing| standing.applied_at.is_some()).map(|s| s.version).max();
-    if applied == Some(LATEST) {
-        return Ok(());
-    }
-    let what = if applied.is_none() {
-        "the schema is missing; run the migrations, or let the store do it"
-    } else {
-        "the schema is older than this program; run the migrations, or let the store do it"
-    };
-    Err(Error::new(ErrorKind::Schema, what)
-        .with("prefix", dialect.prefix())
-        .with("version", applied.unwrap_or(0))
-        .with("needed", LATEST)
-        .into())
+    Ok(migration::complete(&standings, "the schema is", ("prefix", dialect.prefix()))?)
 }
 
 fn standings(connection: &Connection, dialect: &Sqlite) -> Work<Vec<Standing>> {
