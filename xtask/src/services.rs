@@ -116,28 +116,43 @@ struct ForBench {
     benchmarks: &'static [&'static str],
     /// The environment variable that names a server to be used instead, and under which the benchmark finds ours.
     variable: &'static str,
-    up: fn() -> Result<Started>,
-    /// What stops it.
+    up: Up,
+    /// What stops each process of it.
     service: &'static Service,
+}
+
+/// How a server is started: as one process, or as several that have one URL.
+enum Up {
+    One(fn() -> Result<Started>),
+    Several(fn() -> Result<Vec<Started>>),
+}
+
+impl Up {
+    fn start(&self) -> Result<Vec<Started>> {
+        match self {
+            Self::One(up) => Ok(vec![up()?]),
+            Self::Several(up) => up(),
+        }
+    }
 }
 
 const BENCH_SERVERS: &[ForBench] = &[
     ForBench {
         benchmarks: &["postgres", "brokers"],
         variable: "POSTRIDER_BENCH_POSTGRES",
-        up: postgres::up_for_bench,
+        up: Up::One(postgres::up_for_bench),
         service: &postgres::SERVICE,
     },
     ForBench {
         benchmarks: &["mysql"],
         variable: "POSTRIDER_BENCH_MYSQL",
-        up: mariadb::up_for_bench,
+        up: Up::One(mariadb::up_for_bench),
         service: &mariadb::SERVICE,
     },
     ForBench {
         benchmarks: &["mongodb"],
         variable: "POSTRIDER_BENCH_MONGODB",
-        up: mongodb::up_for_bench,
+        up: Up::Several(mongodb::up_for_bench),
         service: &mongodb::SERVICE,
     },
     broker("POSTRIDER_BENCH_KAFKA", &kafka::SERVICE),
@@ -148,7 +163,7 @@ const BENCH_SERVERS: &[ForBench] = &[
 
 /// Brokers are as durable for tests as in earnest.
 const fn broker(variable: &'static str, service: &'static Service) -> ForBench {
-    ForBench { benchmarks: &["brokers"], variable, up: service.up, service }
+    ForBench { benchmarks: &["brokers"], variable, up: Up::One(service.up), service }
 }
 
 /// The servers that a benchmark needs and the environment does not name, started; each is stopped when it is dropped. Of the
@@ -161,26 +176,28 @@ pub(crate) fn bench_servers(benchmark: &str, only: Option<&str>) -> Result<Vec<B
         let needed = server.benchmarks.contains(&benchmark) && (!of_brokers(server) || named(server.service.name));
         needed && !given(server.variable)
     });
-    missing.map(|of| Ok(BenchServer { of, started: (of.up)()? })).collect()
+    missing.map(|of| Ok(BenchServer { of, started: of.up.start()? })).collect()
 }
 
 /// A server that was started for one benchmark.
 pub(crate) struct BenchServer {
     of: &'static ForBench,
-    started: Started,
+    started: Vec<Started>,
 }
 
 impl BenchServer {
     /// How the benchmark finds it.
     pub(crate) fn environment(&self) -> (&'static str, String) {
-        (self.of.variable, self.started.url.clone())
+        (self.of.variable, self.started.first().map(|started| started.url.clone()).unwrap_or_default())
     }
 }
 
 impl Drop for BenchServer {
     fn drop(&mut self) {
-        if let Err(error) = (self.of.service.down)(&self.started) {
-            eprintln!("xtask: the server of the benchmark could not be stopped: {error:#}");
+        for started in &self.started {
+            if let Err(error) = (self.of.service.down)(started) {
+                eprintln!("xtask: the server of the benchmark could not be stopped: {error:#}");
+            }
         }
     }
 }

