@@ -10,7 +10,7 @@ use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode as Code},
-    message::DeliveryResult,
+    message::{DeliveryResult, Message},
     producer::ProducerContext,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -70,10 +70,20 @@ impl Health {
     }
 }
 
+/// What the client reports of one message.
+pub(crate) enum Report {
+    Acknowledged,
+    /// No broker has said so: a later message of the partition was taken, so the client takes this one for stored, too. But a
+    /// partition that the client has never written to before, or not for long, takes a message although it has just refused the
+    /// one before it.
+    Concluded,
+    Failed(Code),
+}
+
 /// Where the answer to a message goes.
 pub(crate) struct Slot {
     pub(crate) index: usize,
-    pub(crate) answers: UnboundedSender<(usize, Result<(), Code>)>,
+    pub(crate) answers: UnboundedSender<(usize, Report)>,
 }
 
 /// The context of a producer.
@@ -95,15 +105,17 @@ impl ProducerContext for Producing {
     type DeliveryOpaque = Box<Slot>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: Box<Slot>) {
-        let answer = match result {
-            Ok(_) => {
+        let report = match result {
+            // Brokers say where a message is.
+            Ok(message) if message.offset() >= 0 => {
                 self.health.well();
-                Ok(())
+                Report::Acknowledged
             }
-            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+            Ok(_) => Report::Concluded,
+            Err((error, _)) => Report::Failed(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         };
         // Whoever published may have stopped waiting.
-        let _ = slot.answers.send((slot.index, answer));
+        let _ = slot.answers.send((slot.index, report));
     }
 }
 

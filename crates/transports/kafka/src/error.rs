@@ -57,6 +57,11 @@ pub(crate) fn outcome(code: Code, topic: &str) -> Outcome {
     }
 }
 
+/// Why it is not known whether a message is stored that the client only concludes to be.
+pub(crate) fn concluded(topic: &str) -> Cause {
+    Cause::new("not-acknowledged", format!("{topic}: no broker has said that it has it, only that it has a later one"))
+}
+
 /// The code's number, as a stable name. Negative ones are the client's own.
 pub(crate) fn numbered(code: Code) -> String {
     match code as i32 {

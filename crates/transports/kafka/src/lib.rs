@@ -15,7 +15,9 @@
 //!
 //! **Durable** means: all replicas in sync have it (`acks=all`), and the idempotent producer has numbered it, so that what
 //! the client sends again is stored once. How many replicas that must be is the topic's own `min.insync.replicas`. What the
-//! engine publishes again, because it never heard an answer, is a second record; the consumer recognises it by `ce_id`.
+//! engine publishes again, because it never heard an answer, is a second record; the consumer recognises it by `ce_id`. What the
+//! client itself takes for acknowledged, because a later message was, is not: a partition that knows nothing of the producer yet
+//! takes that one although it has just refused the one before it, and librdkafka would report both as stored.
 //!
 //! | answer | outcome | cause |
 //! |---|---|---|
@@ -30,6 +32,7 @@
 //! | the client's own queue is full, or a quota is exceeded | throttled | |
 //! | no acknowledgement in time, for whatever reason; the brokers may have it | unavailable | `timeout`, or what the cluster says is wrong with the topic |
 //! | the connection was lost | unknown | `connection-lost` |
+//! | none, but a later message of the partition was acknowledged | unknown | `not-acknowledged` |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `kafka-56` and so on |
 //!
 //! **A topic that was there**, as this publisher has seen, and is gone is an outage for as long as it takes: somebody has deleted

@@ -29,7 +29,7 @@ use crate::{
     access::Access,
     ailments::Ailments,
     connect::{Care, Connection, Live},
-    context::Slot,
+    context::{Report, Slot},
     error, mapping,
     topics::Shape,
     transaction::Transactions,
@@ -229,6 +229,8 @@ pub struct KafkaPublisher {
 /// What the client said to one message.
 pub(crate) enum Answer {
     Acknowledged,
+    /// Only [concluded](Report::Concluded).
+    Concluded,
     Unfit(Cause),
     Failed(Code),
 }
@@ -237,6 +239,16 @@ impl Answer {
     /// Whether the broker has refused the request that the message was in because of its size.
     pub(crate) fn is_too_large(&self) -> bool {
         matches!(self, Self::Failed(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge))
+    }
+}
+
+impl From<Report> for Answer {
+    fn from(report: Report) -> Self {
+        match report {
+            Report::Acknowledged => Self::Acknowledged,
+            Report::Concluded => Self::Concluded,
+            Report::Failed(code) => Self::Failed(code),
+        }
     }
 }
 
@@ -309,8 +321,8 @@ impl KafkaPublisher {
         drop(sender);
         // Ends with the last answer. The client has one for each message, at the latest when its time is over.
         let deadline = Instant::now() + self.settings.timeout * 2;
-        while let Ok(Some((index, answer))) = timeout_at(deadline, receiver.recv()).await {
-            answers.insert(index, answer.map_or_else(Answer::Failed, |()| Answer::Acknowledged));
+        while let Ok(Some((index, report))) = timeout_at(deadline, receiver.recv()).await {
+            answers.insert(index, report.into());
         }
         let of = |index| (index, answers.remove(&index).unwrap_or(Answer::Failed(Code::MessageTimedOut)));
         which.iter().copied().map(of).collect()
@@ -360,6 +372,10 @@ impl KafkaPublisher {
             let code = match answer {
                 Answer::Acknowledged => {
                     outcomes[index] = Some(Outcome::Durable);
+                    continue;
+                }
+                Answer::Concluded => {
+                    outcomes[index] = Some(Outcome::Unknown(error::concluded(&self.topic(&batch[index]))));
                     continue;
                 }
                 Answer::Unfit(cause) => {

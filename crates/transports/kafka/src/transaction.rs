@@ -139,7 +139,7 @@ async fn rounds(
 /// committed, as if it had never been sent.
 fn spoilt(publisher: &KafkaPublisher, batch: &[RecordRef], answers: Vec<(usize, Answer)>) -> Vec<(usize, Answer)> {
     let refused = |(index, answer): &(usize, Answer)| match answer {
-        Answer::Acknowledged => false,
+        Answer::Acknowledged | Answer::Concluded => false,
         Answer::Unfit(_) => true,
         Answer::Failed(code) => {
             matches!(error::outcome(*code, &publisher.topic(&batch[*index])), Outcome::Rejected(_))
@@ -150,7 +150,9 @@ fn spoilt(publisher: &KafkaPublisher, batch: &[RecordRef], answers: Vec<(usize, 
         return guilty;
     }
     let aborted = |(index, answer)| match answer {
-        Answer::Acknowledged | Answer::Failed(Code::PurgeInflight) => (index, Answer::Failed(Code::PurgeQueue)),
+        Answer::Acknowledged | Answer::Concluded | Answer::Failed(Code::PurgeInflight) => {
+            (index, Answer::Failed(Code::PurgeQueue))
+        }
         other => (index, other),
     };
     others.into_iter().map(aborted).collect()
@@ -193,7 +195,7 @@ mod tests {
             let answers = (0..).zip(answers).collect();
             let named = |(index, answer)| match answer {
                 Answer::Failed(code) => format!("{index} {}", error::outcome(code, "orders").name()),
-                Answer::Acknowledged | Answer::Unfit(_) => format!("{index} goes on"),
+                Answer::Acknowledged | Answer::Concluded | Answer::Unfit(_) => format!("{index} goes on"),
             };
             spoilt(&publisher, &batch, answers).into_iter().map(named).collect()
         };

@@ -18,6 +18,8 @@ use postrider_transport_kafka::{Access, Compression, KafkaPublisher, KafkaSubscr
 use rdkafka::{
     ClientConfig, Message,
     consumer::{BaseConsumer, Consumer},
+    mocking::MockCluster,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 
 use support::{Own, PATIENCE, access, fresh_name, messages, url};
@@ -235,4 +237,39 @@ async fn a_transaction_goes_again_without_what_is_refused() {
         assert_eq!(own.messages().await.len(), 2 * round);
     }
     assert_eq!(publish_one(&publisher, "orders").await, "durable");
+}
+
+/// A partition that knows nothing of a producer takes its second request although it has just refused the first, as in the moment
+/// in which it gets a leader. The client then reports both as stored. Its own cluster for tests does the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_only_concludes_to_be_stored_is_not_durable() {
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic("orders", 1, 1).unwrap();
+    cluster.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
+    // A request for each, and all of them on their way before the first is answered; on a slow machine they are not, and the
+    // client repeats the first in time.
+    cluster.broker_round_trip_time(1, Duration::from_millis(500)).unwrap();
+    let url = format!("kafka://{}", cluster.bootstrap_servers());
+    let publisher = KafkaPublisher::builder(Access::new(&url).unwrap().property("batch.num.messages", "1"));
+    let publisher = publisher.build().unwrap();
+    let payloads = ["a", "b", "c"];
+    let outcomes = publish(&publisher, &payloads.map(|payload| ("orders", payload.to_owned()))).await;
+    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
+    let stored = async || -> Vec<String> {
+        let messages = messages(&url, "orders").await;
+        messages.iter().map(|message| String::from_utf8(message.payload().unwrap().to_vec()).unwrap()).collect()
+    };
+    let there = stored().await;
+    for (payload, outcome) in payloads.iter().zip(&outcomes) {
+        let is_there = there.iter().any(|stored| stored == payload);
+        let expected = if is_there { "durable" } else { "unknown not-acknowledged" };
+        assert_eq!(outcome, expected, "{payload} of {there:?}");
+    }
+    // What nobody has goes once more, and is there then.
+    for (payload, _) in payloads.iter().zip(&outcomes).filter(|(_, outcome)| *outcome != "durable") {
+        assert_eq!(publish(&publisher, &[("orders", (*payload).to_owned())]).await, ["durable"]);
+    }
+    let mut there = stored().await;
+    there.sort_unstable();
+    assert_eq!(there, payloads);
 }
