@@ -23,7 +23,7 @@
 //! | an entry's id | durable | |
 //! | nil: there is no such stream, and none is to be made | unavailable; rejected if the stream is the message's own, has been missing for as long as `timeout`, and was never there | `no-stream` |
 //! | larger than `message_bytes_max` | rejected | `too-large` |
-//! | `WRONGTYPE`: the name is taken by something that is no stream | rejected | `redis-wrongtype` |
+//! | `WRONGTYPE`: the name is taken by something that is no stream | rejected if the stream is the message's own; unavailable if it is one for all | `redis-wrongtype` |
 //! | `OOM`, `READONLY`, `LOADING`, `MISCONF`, `NOREPLICAS`, `NOAUTH`, `NOPERM`, `MOVED` and the like | unavailable | `redis-oom` and so on |
 //! | any other error | unknown: the engine tells a message's fault from an outage by whether others go through | `redis-err` and so on |
 //! | fewer replicas than asked for | unavailable | `replicas` |

@@ -290,7 +290,11 @@ impl RedisPublisher {
                 let leads_nowhere = self.missing.leads_nowhere(&stream, Instant::now(), self.settings.timeout);
                 if leads_nowhere { Outcome::Rejected(cause) } else { Outcome::Unavailable(cause) }
             }
-            Value::ServerError(error) => error::refused(&error),
+            Value::ServerError(error) => match error::refused(&error) {
+                // As with a stream that is missing: the name is the route's, and none would get through.
+                Outcome::Rejected(cause) if self.settings.stream.is_some() => Outcome::Unavailable(cause),
+                outcome => outcome,
+            },
             _ => Outcome::Unknown(Cause::new("bad-response", "the server's answer is not that of XADD")),
         }
     }

@@ -138,6 +138,19 @@ async fn a_refusal_of_one_message_is_not_one_of_its_neighbours() {
     assert_eq!(own.events().await.len(), 2);
 }
 
+/// Whoever has put something else there takes it away, and no message has paid for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_name_for_all_that_is_taken_is_an_outage() {
+    let own = Own::new();
+    let taken = format!("{}taken", own.prefix);
+    let mut connection = own.connection().await;
+    redis::cmd("SET").arg(&taken).arg("no stream").exec_async(&mut connection).await.unwrap();
+    let publisher = RedisPublisher::builder(Access::new(&url()).unwrap()).stream(&taken).declare().build().unwrap();
+    assert_eq!(shown(&publish(&publisher, "orders", "x").await), "unavailable redis-wrongtype");
+    redis::cmd("DEL").arg(&taken).exec_async(&mut connection).await.unwrap();
+    assert_eq!(publish(&publisher, "orders", "x").await, Outcome::Durable);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_memory_or_replicas_is_an_outage() {
     let data = tempfile::tempdir().unwrap();
