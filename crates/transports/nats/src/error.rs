@@ -1,4 +1,5 @@
-//! What the client and JetStream say, as outcomes and causes: by code, never by text.
+//! What the client and JetStream say, as outcomes and causes: by code, never by text, but for the name of one cause, for which
+//! there is no code ([`refused_subject`]).
 
 use std::{error::Error as _, io, time::Duration};
 
@@ -77,7 +78,9 @@ fn refused(error: &jetstream::Error) -> Outcome {
 }
 
 /// What the server says, on the connection and not to the message, when we may not publish to a subject. The protocol has no
-/// numbers: these words are its code, and the subject stands behind them in quotes.
+/// numbers: these words are its code, and the subject stands behind them in quotes. The client hands them on as a text, and the
+/// server tells a user's rights (`$SYS.REQ.USER.INFO`) only to one that has the right to ask. Without them the answer is silence,
+/// which is an outage all the same.
 const MAY_NOT_PUBLISH: &str = "permissions violation for publish to ";
 
 /// The subject that the server did not let us publish to, if that is what it says.
