@@ -109,7 +109,7 @@ pub(crate) fn from_mongo(error: &mongodb::error::Error, operation: &'static str)
     let again = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     if let Some(code) = code(error) {
         let kind = if again { run_again(kind_of(code)) } else { kind_of(code) };
-        return Error::new(kind, operation).with("code", code).caused_by(error.kind.to_string());
+        return Error::new(kind, operation).with("code", code).caused_by(said(error));
     }
     let kind = match &*error.kind {
         Mongo::InvalidArgument { .. } | Mongo::InvalidTlsConfig { .. } => ErrorKind::Invalid,
@@ -119,8 +119,28 @@ pub(crate) fn from_mongo(error: &mongodb::error::Error, operation: &'static str)
         _ => ErrorKind::Unavailable,
     };
     let kind = if again { run_again(kind) } else { kind };
-    // Its kind alone: the rest of it may repeat what the server was told.
-    Error::new(kind, operation).caused_by(error.kind.to_string())
+    Error::new(kind, operation).caused_by(said(error))
+}
+
+/// What the driver says, and of what the server says nothing that it was told. A server that refuses repeats that: a command with
+/// its documents, the values of a key. All of it stands in braces; of a command, which one it is and on which collection is kept.
+pub(crate) fn said(error: &mongodb::error::Error) -> String {
+    match &*error.kind {
+        Mongo::Command(of) => format!("the server answers {} ({}): {}", of.code, of.code_name, cut(&of.message)),
+        Mongo::Write(WriteFailure::WriteError(of)) => format!("the server answers {}: {}", of.code, cut(&of.message)),
+        Mongo::Write(WriteFailure::WriteConcernError(of)) => {
+            format!("the server answers {} ({}): {}", of.code, of.code_name, cut(&of.message))
+        }
+        // Its kind alone: the rest of it may repeat what the server was told.
+        kind => kind.to_string(),
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let Some(brace) = text.find('{') else { return text };
+    let is_command = text[..brace].ends_with("to execute command ");
+    let end = text[brace..].find(',').filter(|_| is_command).unwrap_or(0);
+    text[..brace + end].trim_end()
 }
 
 fn code(error: &mongodb::error::Error) -> Option<i32> {
@@ -186,6 +206,23 @@ mod tests {
         for (code, kind, transient) in expected {
             let error = from_code(code, "settle");
             assert_eq!((error.kind(), error.is_transient()), (kind, transient), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_was_told_is_not_said() {
+        for (text, expected) in [
+            (
+                "not authorized on shop to execute command { insert: \"log\", documents: [ { payload: \"x\" } ] }",
+                "not authorized on shop to execute command { insert: \"log\"",
+            ),
+            (
+                "E11000 duplicate key error index: id dup key: { id: \"x\" }",
+                "E11000 duplicate key error index: id dup key:",
+            ),
+            ("not primary", "not primary"),
+        ] {
+            assert_eq!(cut(text), expected);
         }
     }
 

@@ -51,7 +51,7 @@ use crate::{
     db::start,
     dialect::Mongo,
     embedded::{Embedded, mail_waits, may_throw_away, waiting},
-    error::from_mongo,
+    error::{from_mongo, said},
     log::pause,
     wake::Waker,
 };
@@ -181,7 +181,7 @@ async fn commit(session: &mut ClientSession, deadline: Instant) -> Result<(), Fa
         if Instant::now() + wait > deadline {
             let what = "it is not known whether the transaction was committed: its answer never came";
             // Deliberately not transient: another run could do it twice.
-            return Err(Error::new(ErrorKind::Unavailable, what).permanent().caused_by(error.kind.to_string()).into());
+            return Err(Error::new(ErrorKind::Unavailable, what).permanent().caused_by(said(&error)).into());
         }
         tokio::time::sleep(wait).await;
         commits += 1;

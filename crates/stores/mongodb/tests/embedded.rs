@@ -303,14 +303,67 @@ async fn a_pull_that_fails_sends_nothing_twice() {
     assert_eq!((names(&world.collected().await), collector.waiting(9).await.unwrap()), (vec!["placed", "paid"], 0));
 }
 
-/// Somebody has given the collection a validator that one of its documents does not pass.
+/// Somebody has given the collection a validator that none of its documents passes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_document_that_refuses_the_pull_is_told_and_holds_up_no_other() {
+async fn a_validator_keeps_no_mail_in_its_documents_however_many_there_are() {
+    const ODD: i32 = 1_100;
     let world = World::new().await;
     let collector = world.collector().open().await.unwrap();
+    let message = |number: i32| entry(&uuid::Uuid::from_u128(number.cast_unsigned().into()).to_string());
+    let odd = (0..ODD).map(|number| doc! { "_id": number, "odd": true, "_outbox": [message(number)] });
+    world.plain().insert_many(odd).await.unwrap();
+    world.client.database("shop").run_command(no_odd_ones()).await.unwrap();
+    world.orders().insert_one(&doc! { "_id": "even" }, mail(&["placed"])).await.unwrap();
+    let mut messages = 0;
+    while collector.waiting(1).await.unwrap() > 0 {
+        let round = round(&collector, &world.store).await;
+        assert!(round.messages > 0 && round.refused.is_empty(), "{round:?}");
+        messages += round.messages;
+    }
+    assert_eq!((messages, world.collected().await.len()), (ODD as usize + 1, ODD as usize + 1), "each of them once");
+    assert_eq!(world.plain().count_documents(doc! { "odd": true }).await.unwrap(), ODD as u64, "as they were");
+}
+
+/// A server that knows users: `root`, and one with this role.
+async fn with_user(role: &str) -> (Server, Client) {
+    let server = Server::start(&["--auth"]).await;
+    let user = |name: &str, role: &str| doc! { "createUser": name, "pwd": "secret", "roles": [role] };
+    // The first one may be made by anybody on this machine.
+    server.tell(user("root", "root")).await;
+    let root = connect(&url_of(&server, "root")).await.unwrap();
+    root.database("admin").run_command(user("other", role)).await.unwrap();
+    (server, root)
+}
+
+fn url_of(server: &Server, user: &str) -> String {
+    server.url().replace("//", &format!("//{user}:secret@")) + "?authSource=admin"
+}
+
+/// A server that refuses a command repeats the whole of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_has_nothing_of_what_was_to_be_written() {
+    let (server, _) = with_user("readAnyDatabase").await;
+    let client = connect(&url_of(&server, "other")).await.unwrap();
+    let orders = client.database("shop").collection::<Document>("orders");
+    let orders = Documents::new(&orders, &Embedded::default());
+    let change = doc! { "$set": { "name": "canary" } };
+    let refused = orders.find_one_and_update(doc! { "_id": 1 }, change, mail(&["placed"])).await.unwrap_err();
+    let said = refused.chain();
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{said}");
+    assert!(
+        said.contains("findAndModify: \"orders\"") && !said.contains("canary") && !said.contains("placed"),
+        "{said}"
+    );
+}
+
+/// Only `dbAdmin` may write past a validator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_refuses_the_pull_is_told_and_holds_up_no_other() {
+    let (server, client) = with_user("readWriteAnyDatabase").await;
+    let collector = Collector::builder(&url_of(&server, "other")).collections(["orders"]).open().await.unwrap();
+    let world = World { server, client, store: MemoryStore::new() };
     world.orders().insert_one(&doc! { "_id": 1, "odd": true }, mail(&["one"])).await.unwrap();
-    let validator = doc! { "collMod": "orders", "validator": { "odd": { "$exists": false } } };
-    world.client.database("shop").run_command(validator).await.unwrap();
+    world.client.database("shop").run_command(no_odd_ones()).await.unwrap();
     let told = round(&collector, &world.store).await;
     assert_eq!((told.messages, told.refused.len(), &*told.refused[0].document), (1, 1, "1"), "{told:?}");
     assert!(told.refused[0].cause.to_string().contains("refuses the update"), "{}", told.refused[0].cause);
@@ -319,6 +372,11 @@ async fn a_document_that_refuses_the_pull_is_told_and_holds_up_no_other() {
         assert_eq!(round(&collector, &world.store).await.messages, messages);
     }
     assert_eq!(names(&world.collected().await), ["one", "two"]);
+}
+
+/// A validator for orders.
+fn no_odd_ones() -> Document {
+    doc! { "collMod": "orders", "validator": { "odd": { "$exists": false } } }
 }
 
 /// As somebody writes it who has forgotten the id.

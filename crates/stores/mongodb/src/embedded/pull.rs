@@ -1,14 +1,19 @@
 //! Pulling from its documents what the log has.
 //!
 //! A pull may fail after the append was done: the server was away, or the document refuses every update, because somebody has
-//! given its collection a validator that it does not pass. What the log has is remembered here until it is pulled, and as long
-//! as it is, none of it is appended once more. That memory ends with the process and with the lease; then it is sent again.
+//! given its collection a validator that it does not pass. What a validator refuses is pulled without it, if the user may do
+//! that: it was not made for our array, and takes nothing from what the application has written. What the log has is remembered
+//! here until it is pulled, and as long as it is, none of it is appended once more. That memory ends with the process and with
+//! the lease; then it is sent again.
 //!
 //! A pull that finds nothing is not believed: mostly the mail is gone, but what the server does not find by its id we may have
 //! read all the same (a document can have two fields of one name, of which the server takes the first and a client the last).
 //! Mail that would be sent round after round is told instead.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use mongodb::{
     Collection, Database,
@@ -27,6 +32,9 @@ use crate::{
 };
 
 const OPERATION: &str = "pull what was collected";
+
+/// What a document answers that does not pass the validator of its collection.
+const INVALID: i32 = 121;
 
 /// What the log has and documents still do.
 #[derive(Debug, Default)]
@@ -80,15 +88,7 @@ impl Owed {
         if asked == 0 {
             return Ok(Vec::new());
         }
-        let command = doc! {
-            "update": name, "updates": updates, "ordered": false, "writeConcern": { "w": "majority", "j": true },
-        };
-        let answer = database.run_command(command).await.map_err(|error| from_mongo(&error, OPERATION))?;
-        if let Ok(concern) = answer.get_document("writeConcernError") {
-            return Err(from_code(concern.get_i32("code").unwrap_or_default(), OPERATION));
-        }
-        let mut failed = failed(&answer);
-        let matched = usize::try_from(long_opt(&answer, "n").unwrap_or(0)).unwrap_or(0);
+        let (matched, mut failed) = update_all(database, name, &updates).await?;
         let still = if matched + failed.len() < asked {
             let documents = self.0.iter().filter(|entry| is_asked(entry)).map(|entry| &entry.emptied);
             still_there(&database.collection(name), documents.collect(), field).await?
@@ -162,9 +162,42 @@ impl Emptied {
     }
 }
 
-/// Which of the updates have failed, and with which code.
-fn failed(answer: &Document) -> std::collections::HashMap<i32, i32> {
+/// How many of the updates have met a document, and which have failed with which code.
+type Updated = (usize, HashMap<usize, i32>);
+
+async fn update_all(database: &Database, collection: &str, updates: &[Document]) -> Result<Updated> {
+    let (matched, mut failed) = update(database, collection, updates, true).await?;
+    let places: Vec<usize> = failed.iter().filter(|(_, code)| **code == INVALID).map(|(place, _)| *place).collect();
+    if places.is_empty() {
+        return Ok((matched, failed));
+    }
+    let again: Vec<Document> = places.iter().map(|place| updates[*place].clone()).collect();
+    match update(database, collection, &again, false).await {
+        Ok((also, still)) => {
+            failed.retain(|_, code| *code != INVALID);
+            failed.extend(still.into_iter().map(|(place, code)| (places[place], code)));
+            Ok((matched + also, failed))
+        }
+        // Whoever may not do that tells what has refused.
+        Err(error) if error.kind() == ErrorKind::Denied => Ok((matched, failed)),
+        Err(error) => Err(error),
+    }
+}
+
+async fn update(database: &Database, collection: &str, updates: &[Document], validated: bool) -> Result<Updated> {
+    let mut command = doc! {
+        "update": collection, "updates": updates, "ordered": false, "writeConcern": { "w": "majority", "j": true },
+    };
+    if !validated {
+        command.insert("bypassDocumentValidation", true);
+    }
+    let answer = database.run_command(command).await.map_err(|error| from_mongo(&error, OPERATION))?;
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(from_code(concern.get_i32("code").unwrap_or_default(), OPERATION));
+    }
     let errors = answer.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
     let errors = errors.iter().filter_map(Bson::as_document);
-    errors.filter_map(|error| Some((error.get_i32("index").ok()?, error.get_i32("code").ok()?))).collect()
+    let place = |error: &Document| usize::try_from(error.get_i32("index").ok()?).ok();
+    let failed = errors.filter_map(|error| Some((place(error)?, error.get_i32("code").ok()?)));
+    Ok((usize::try_from(long_opt(&answer, "n").unwrap_or(0)).unwrap_or(0), failed.collect()))
 }
