@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts, prelude::Queryable};
 use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
     doctor::{Severity, Thresholds},
     envelope::Envelope,
     lease::{LaneId, Lease},
-    log::{Log, PageLimit},
+    log::{Log, PageLimit, Retention, Settlement},
     migration::Standing,
 };
-use postrider_store_mysql::{Mysql, migrations};
+use postrider_store_mysql::{Mysql, MysqlStore, migrations};
 use postrider_testkit::store::Fixture;
 
 use crate::{
-    names,
-    support::{Place, Tables, builder, connect, node, spec, url},
+    LIMIT, names,
+    support::{Place, Tables, builder, clean_up, connect, node, spec, url},
+    take,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -32,6 +33,61 @@ async fn openers_that_race_migrate_once() {
     assert!(status.iter().all(|standing| standing.applied_at.is_some()));
     assert_eq!(migrations::plan(&url(), &dialect).await.unwrap(), []);
     assert_eq!(migrations::up(&url(), &dialect, &Actor::new("tests")).await.unwrap(), []);
+}
+
+/// A user that ends with the test.
+struct User(String);
+
+impl User {
+    /// With these rights on the database.
+    async fn with(rights: &str) -> Self {
+        let user = Self(format!("u{}", &uuid::Uuid::now_v7().simple().to_string()[16..]));
+        let mut connection = connect().await;
+        connection.query_drop(format!("CREATE USER {}@'%' IDENTIFIED BY 'secret'", user.0)).await.unwrap();
+        user.may(rights, "*").await;
+        user
+    }
+
+    async fn may(&self, rights: &str, table: &str) {
+        connect().await.query_drop(format!("GRANT {rights} ON {table} TO {}@'%'", self.0)).await.unwrap();
+    }
+
+    fn url(&self) -> String {
+        let server = Opts::from_url(&url()).unwrap();
+        let database = server.db_name().unwrap();
+        format!("mysql://{}:secret@{}:{}/{database}", self.0, server.ip_or_hostname(), server.tcp_port())
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        clean_up(vec![format!("DROP USER {}@'%'", self.0)]);
+    }
+}
+
+/// As docs/operate/mysql.md says what each of them needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_the_rights_that_the_docs_name_needs_no_others() {
+    let tables = Tables::fresh();
+    let dialect = Mysql::with_prefix(tables.prefix()).unwrap();
+    let log = format!("{}log", tables.prefix());
+    let migrating = User::with("CREATE, ALTER, TRIGGER, SELECT, INSERT, UPDATE").await;
+    assert!(!migrations::up(&migrating.url(), &dialect, &Actor::new("tests")).await.unwrap().is_empty());
+
+    let relay = User::with("SELECT, INSERT, UPDATE, DELETE").await;
+    relay.may("TRIGGER", &log).await;
+    let store = MysqlStore::builder(&relay.url()).prefix(tables.prefix()).open().await.unwrap();
+    let (lease, begin) = take(&store).await;
+    let application = User::with("USAGE").await;
+    application.may("INSERT", &log).await;
+    let mut connection = Conn::from_url(application.url()).await.unwrap();
+    let insert = format!("INSERT INTO {log} (topic, name, payload) VALUES ('t', 'n', '')");
+    connection.query_drop(insert).await.unwrap();
+    let page = store.read(&lease, &begin, LIMIT).await.unwrap();
+    assert_eq!(page.records.len(), 1);
+    let passed = Settlement { number: 1, advance: Some(page.end), ..Settlement::default() };
+    store.settle(&lease, &passed).await.unwrap();
+    assert_eq!(store.purge(Retention::by_age(Duration::ZERO)).await.unwrap(), 1);
 }
 
 /// Cut off behind each statement in turn: whatever was there, the next opening goes on, and no message is forgotten.
