@@ -1,7 +1,8 @@
 //! Carrying the mail of documents into a store, beside the relay that delivers it from there.
 //!
-//! A server that is away is told once and tried again by itself: what waits in its documents waits there. Only what trying
-//! again cannot cure, such as a wrong collection name, ends the start.
+//! A server that is away is told once and tried again by itself: what waits in its documents waits there. What trying again
+//! cannot cure, such as mail that goes into another store, ends the start; where the server was away then, it is told when it
+//! comes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,6 +59,9 @@ impl Collecting {
         metrics: Arc<StoreMetrics>,
         stopped: impl Future<Output = ()>,
     ) {
+        let store = self.store.clone();
+        // What keeps it from being opened at the start is told there.
+        let mut told = Told { store: &store, metrics: &metrics, failing: Some(ErrorKind::Unavailable) };
         tokio::pin!(stopped);
         let collector = loop {
             if let Some(collector) = self.opened.take() {
@@ -66,11 +70,15 @@ impl Collecting {
             metrics.collector_up(false);
             tokio::select! {
                 () = &mut stopped => return,
-                () = tokio::time::sleep(AGAIN_AFTER) => self.opened = self.builder.clone().open().await.ok(),
+                () = tokio::time::sleep(AGAIN_AFTER) => {}
+            }
+            match self.builder.clone().open().await {
+                Ok(collector) => self.opened = Some(collector),
+                Err(error) => told.fail(&error),
             }
         };
-        info!(store = self.store, "collecting the mail of documents");
-        let mut told = Told { store: &self.store, metrics: &metrics, failing: false };
+        info!(store, "collecting the mail of documents");
+        told.failing = None;
         tokio::select! {
             () = &mut stopped => {}
             () = collector.run(&*into, |round| told.hear(round)) => {}
@@ -89,11 +97,11 @@ async fn identity(adapter: &'static dyn StoreAdapter, place: Place) -> Outcome<S
     Ok(format!("made at {made_at}"))
 }
 
-/// What is logged and counted of the rounds: a fault once, and its end.
+/// What is logged and counted of the rounds: a fault once, whatever comes of another kind behind it, and its end.
 struct Told<'a> {
     store: &'a str,
     metrics: &'a StoreMetrics,
-    failing: bool,
+    failing: Option<ErrorKind>,
 }
 
 impl Told<'_> {
@@ -101,7 +109,7 @@ impl Told<'_> {
         self.metrics.collector_up(round.is_ok());
         match round {
             Ok(round) => {
-                if std::mem::take(&mut self.failing) {
+                if self.failing.take().is_some() {
                     info!(store = self.store, "mail is collected again");
                 }
                 self.metrics.collected(round.messages as u64, round.refused.len() as u64);
@@ -114,11 +122,13 @@ impl Told<'_> {
                     );
                 }
             }
-            Err(error) if !self.failing => {
-                self.failing = true;
-                warn!(store = self.store, error = error.chain(), "mail cannot be collected; trying again");
-            }
-            Err(_) => {}
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        if self.failing.replace(error.kind()) != Some(error.kind()) {
+            warn!(store = self.store, error = error.chain(), "mail cannot be collected; trying again");
         }
     }
 }

@@ -163,4 +163,15 @@ fn the_binary_collects_the_mail_of_documents_on_a_standalone_server() {
     wait_until("the first has taken it up", || workplace.arrivals("arrivals.ndjson").len() == 3);
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());
+
+    // And one that starts while the server is away.
+    server.kill();
+    let late = Workplace::new();
+    let mut daemon = late.daemon("run", &config);
+    let said = || std::fs::read_to_string(late.path("run.log")).unwrap_or_default();
+    wait_until("it waits for the server", || said().contains("mail cannot be collected yet"));
+    server.restart();
+    wait_until("it is told what stands against it", || said().contains("goes into another store"));
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
 }
