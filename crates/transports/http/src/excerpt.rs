@@ -1,8 +1,9 @@
 //! What is kept of a receiver's answer to explain a rejection: the beginning of its body, made safe to show.
 //!
 //! A receiver may send back anything, also what we sent it. So our secrets, the headers that were configured, path and query
-//! of the URL, and the payload are taken out where they stand verbatim, as is everything that looks like a token; line
-//! breaks and other control characters become spaces; and no more than [`EXCERPT_BYTES_MAX`] remain.
+//! of the URL, and the payload are taken out where they stand verbatim, also where the body ends in the middle of one, as is
+//! everything that looks like a token; line breaks and other control characters become spaces; and no more than
+//! [`EXCERPT_BYTES_MAX`] remain.
 
 /// Most bytes of an excerpt.
 pub(crate) const EXCERPT_BYTES_MAX: usize = 1 << 10;
@@ -15,15 +16,12 @@ const TELLTALES: [&str; 6] = ["bearer", "basic", "token", "secret", "password", 
 
 /// Makes a body safe to show. `known` are values that must not appear.
 pub(crate) fn scrub(body: &[u8], payload: &[u8], known: &[String]) -> String {
-    let mut text = String::from_utf8_lossy(body).into_owned();
-    if let Ok(payload) = std::str::from_utf8(payload)
-        && payload.len() >= ECHO_BYTES_MIN
-    {
-        text = text.replace(payload, "[payload]");
+    // As bytes: a payload need not be text, and what stands in it can be read all the same.
+    let mut bytes = without(body, payload, "[payload]");
+    for value in known {
+        bytes = without(&bytes, value.as_bytes(), "[secret]");
     }
-    for value in known.iter().filter(|value| value.len() >= ECHO_BYTES_MIN) {
-        text = text.replace(value.as_str(), "[secret]");
-    }
+    let text = String::from_utf8_lossy(&bytes);
     let one_line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut shown = String::new();
     let mut behind_telltale = false;
@@ -39,6 +37,25 @@ pub(crate) fn scrub(body: &[u8], payload: &[u8], known: &[String]) -> String {
         }
     }
     cut(&shown)
+}
+
+/// Puts something else in the place of a value. No more is read than the beginning of a body, so that it may end in the middle
+/// of one.
+fn without(body: &[u8], value: &[u8], instead: &str) -> Vec<u8> {
+    let (mut kept, mut rest) = (Vec::new(), body);
+    if value.len() < ECHO_BYTES_MIN {
+        return rest.to_vec();
+    }
+    while let Some(at) = rest.windows(value.len()).position(|found| found == value) {
+        kept.extend_from_slice(&rest[..at]);
+        kept.extend_from_slice(instead.as_bytes());
+        rest = &rest[at + value.len()..];
+    }
+    let longest = rest.len().min(value.len());
+    let torn = (ECHO_BYTES_MIN..=longest).rev().find(|bytes| rest.ends_with(&value[..*bytes]));
+    kept.extend_from_slice(&rest[..rest.len() - torn.unwrap_or(0)]);
+    kept.extend_from_slice(torn.map_or("", |_| instead).as_bytes());
+    kept
 }
 
 /// Whether a word announces a secret: `Bearer`, `token:`, `"password":`.
@@ -116,6 +133,25 @@ mod tests {
             let shown = scrub(body.as_bytes(), payload, &known);
             assert!(!shown.to_lowercase().contains("canary"), "{body} became {shown}");
         }
+    }
+
+    /// A body is read to a limit, and for a moment: an echo may be longer, or slower.
+    #[test]
+    fn what_is_cut_off_in_its_middle_is_not_shown_either() {
+        let payload = format!("{{\"card\": \"canary 4111\", \"more\": \"{}\"}}", "and more ".repeat(5000));
+        for bytes in [20, 1_000, 16 << 10] {
+            let body = format!("cannot read {}", &payload[..bytes]);
+            assert_eq!(scrub(body.as_bytes(), payload.as_bytes(), &[]), "cannot read [payload]", "{bytes} of it");
+        }
+        let known = ["canary with spaces".to_owned()];
+        assert_eq!(scrub(b"who is canary with", b"", &known), "who is [secret]");
+    }
+
+    #[test]
+    fn a_payload_that_is_no_text_is_taken_out_too() {
+        let payload = b"\x0a\xff\x0bcanary 4111\x12\xfe";
+        let body = [b"cannot read ", &payload[..], b" at all"].concat();
+        assert_eq!(scrub(&body, payload, &[]), "cannot read [payload] at all");
     }
 
     #[test]
