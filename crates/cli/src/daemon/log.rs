@@ -50,20 +50,56 @@ pub(crate) fn log_to_stderr() {
     Log::start(&LogConfig { level: "info", format: Format::Text });
 }
 
-/// The client of RabbitMQ is not heard unless it is asked for by name: it writes whole messages into its warnings, and what
-/// it has to say the relay says too.
-const UNHEARD: &str = "lapin=off";
+/// Clients that are not heard unless they are asked for by name: that of RabbitMQ writes whole messages into its warnings, and
+/// that of PostgreSQL writes the parameters of every statement from `debug` on, payloads and headers of parked messages among
+/// them. What they have to say the relay says too.
+const UNHEARD: [&str; 2] = ["lapin", "tokio_postgres"];
 
 fn from_environment() -> Option<EnvFilter> {
-    let said = std::env::var(EnvFilter::DEFAULT_ENV).ok()?;
-    let whole = if said.contains("lapin") { said } else { format!("{said},{UNHEARD}") };
-    EnvFilter::try_new(whole).ok()
+    from_words(&std::env::var(EnvFilter::DEFAULT_ENV).ok()?)
+}
+
+/// A variable that is there and empty says nothing, and must not silence what goes wrong.
+fn from_words(said: &str) -> Option<EnvFilter> {
+    if said.trim().is_empty() {
+        return None;
+    }
+    EnvFilter::try_new(without_unheard(said)).ok()
+}
+
+/// What was said, and silence for those that it does not name.
+fn without_unheard(said: &str) -> String {
+    let silent = UNHEARD.iter().filter(|client| !said.contains(*client));
+    silent.fold(said.to_owned(), |filter, client| format!("{filter},{client}=off"))
 }
 
 /// More than `info` is wanted of Postrider, not of every library below it.
 fn from_level(level: &str) -> EnvFilter {
     match level {
-        "debug" | "trace" => EnvFilter::new(format!("info,{UNHEARD},postrider={level}")),
-        level => EnvFilter::new(format!("{level},{UNHEARD}")),
+        "debug" | "trace" => EnvFilter::new(without_unheard(&format!("info,postrider={level}"))),
+        level => EnvFilter::new(without_unheard(level)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_write_messages_are_heard_only_by_name() {
+        let heard = |said: &str| from_words(said).map(|filter| filter.to_string()).unwrap_or_default();
+        for said in ["debug", "trace", "postrider=debug,info"] {
+            assert!(heard(said).contains("lapin=off") && heard(said).contains("tokio_postgres=off"), "{}", heard(said));
+        }
+        assert!(heard("tokio_postgres=debug").contains("tokio_postgres=debug"), "whoever asks for it gets it");
+        for level in ["error", "info", "debug", "trace"] {
+            assert!(from_level(level).to_string().contains("tokio_postgres=off"), "{level}");
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_silences_nothing() {
+        assert!(from_words("").is_none() && from_words(" ").is_none());
+        assert!(from_words("off").is_some());
     }
 }
