@@ -6,6 +6,7 @@ use postrider_core::{
     Result,
     admin::{AuditEntry, MessageTrace, Overview, ParkedFilter, ParkedRow, RouteStatus, StoreAdmin},
     envelope::MessageId,
+    key::KeyHash,
     lease::{LaneId, Order},
     parked::{DESTINATION_UNAVAILABLE, Ordinal, ParkedState},
     standstill::{MessageState, Reason},
@@ -309,7 +310,7 @@ async fn parked(
     let cause = row.cause.as_ref().map_or_else(String::new, |(code, detail)| format!(" ({code}: {detail})"));
     let after = format!("after {} attempt{}{cause}", row.attempts, if row.attempts == 1 { "" } else { "s" });
     let found = match overview.routes.iter().find(|status| status.route == *route) {
-        Some(status) => obstacles(overview, status, None),
+        Some(status) => obstacles(overview, status, Some(lane_of(row, status))),
         None => Vec::new(),
     };
     let waits_for_time = row.due_in.is_some_and(|wait| !wait.is_zero());
@@ -363,6 +364,16 @@ async fn parked(
     let mut findings: Vec<Finding> = found.iter().map(|obstacle| obstacle.finding(route)).collect();
     findings.insert(if waits_for_time || row.state == ParkedState::Held { 0 } else { findings.len() }, own);
     Ok(findings)
+}
+
+/// The lane that a row is in: what keeps others standing does not keep it.
+fn lane_of(row: &ParkedRow, route: &RouteStatus) -> u32 {
+    let spread = match (route.order, &row.envelope.key) {
+        (Order::Total, _) => KeyHash::TOTAL,
+        (Order::Key, Some(key)) => KeyHash::of(key.as_str().as_bytes()),
+        (Order::Key, None) => KeyHash::of(row.envelope.id.0.as_bytes()),
+    };
+    spread.lane(u32::try_from(route.lanes.len()).unwrap_or(u32::MAX))
 }
 
 /// For a row whose time has come: what is in the way is told besides.

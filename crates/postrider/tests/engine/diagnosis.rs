@@ -9,6 +9,7 @@ use postrider::{
     Envelope, MessageId, Outcome, Route,
     core::{
         admin::{Actor, ParkedFilter, ReplaySpec},
+        key::KeyHash,
         lease::{Order, ReplayFilter},
         log::Log,
         retry::RetryPolicy,
@@ -34,6 +35,7 @@ on_every_store!(
     a_scheduled_message_says_when,
     a_refused_message_says_how_often_and_why,
     a_refused_message_behind_an_outage_says_what_it_waits_for,
+    a_refused_message_does_not_wait_for_what_another_lane_waits_for,
     a_dead_message_and_those_behind_it_are_told_apart,
     a_held_message_names_the_head_of_its_own_key_however_many_are_scheduled_before_it,
     in_total_order_a_held_message_names_the_head_of_another_key,
@@ -218,6 +220,23 @@ async fn a_refused_message_behind_an_outage_says_what_it_waits_for(place: Place)
     let [outage, own] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!((outage.code, own.code), ("unavailable", "retrying"));
     assert!(outage.what.contains("; it is tried again at 20") && !own.what.contains("0ms"), "{told:?}");
+    relay.crash().await;
+}
+
+async fn a_refused_message_does_not_wait_for_what_another_lane_waits_for(place: Place) {
+    let broker = Broker::new();
+    broker.reject(&["a1"]);
+    broker.stick(Stuck::Key("b"));
+    let (refused, stuck) = (one(&place, "a1"), one(&place, "b1"));
+    let [a, b] = [b"a", b"b"].map(|key| KeyHash::of(key));
+    let lanes = (2..).find(|lanes| a.lane(*lanes) != b.lane(*lanes)).expect("two hashes differ");
+    let split = route("all", &broker).lanes(lanes).retry(slow_retry()).publish_timeout(Duration::from_hours(1));
+    let relay = Running::start(&place.log, [split]);
+    finding(&place, stuck, "attempted").await;
+    finding(&place, refused, "retrying").await;
+    let told = found(&place, refused).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].what.contains("; next attempt in") && !told[0].what.contains("at the earliest"), "{told:?}");
     relay.crash().await;
 }
 
