@@ -14,6 +14,7 @@
 
 mod connection;
 mod health;
+mod heartbeat;
 mod scrape;
 mod token;
 
@@ -34,6 +35,7 @@ use postrider::{
 };
 use tokio::{net::TcpListener, sync::Mutex};
 
+pub(crate) use self::heartbeat::Heartbeats;
 use self::{scrape::Scraper, token::Token};
 use crate::exit::{Code, Failure, Outcome};
 
@@ -47,6 +49,8 @@ pub(crate) struct Watched {
     /// What is known of the topics of its log, since the process has started.
     pub(crate) topics: Arc<Mutex<Topics>>,
     pub(crate) lease_life: Duration,
+    /// Why its heartbeats fail, if they do.
+    pub(crate) heartbeats: Arc<Heartbeats>,
     /// How long delivered records are kept; `None`: forever.
     pub(crate) keep: Option<Duration>,
 }
@@ -61,9 +65,19 @@ impl Watched {
             // Whoever asks has not the time for a large log: the first walk is gone on with by the relay itself.
             while !topics.sort_out_some(&*self.admin, overview).await? && topics.is_sorted_out() {}
         }
-        Ok((diagnosis::survey(&*self.admin, overview, &topics).await?, topics.unread(overview)))
+        let mut findings = diagnosis::survey(&*self.admin, overview, &topics).await?;
+        if let Some(unheard) = self.heartbeats.finding(self.relay.heartbeat_age(), self.lease_life)
+            && !findings.iter().any(|finding| finding.code == STORE_LOCKED)
+        {
+            // Where nothing waits nobody has asked yet whether that is why; a lock is told with who keeps it.
+            findings.insert(0, diagnosis::locked(&*self.admin).await.unwrap_or(unheard));
+        }
+        Ok((findings, topics.unread(overview)))
     }
 }
+
+/// The code of a lock that everybody waits for.
+const STORE_LOCKED: &str = "store-locked";
 
 /// What is told to whoever asks. Clones are the same.
 #[derive(Clone)]

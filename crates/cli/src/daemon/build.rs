@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{collect::Collecting, gone, unrouted::Unrouted};
 use crate::{
-    admin::Watched,
+    admin::{Heartbeats, Watched},
     config::{Config, RouteConfig, StoreConfig},
     exit::{Code, Failure, Outcome},
     registry::{self, Destination},
@@ -55,8 +55,13 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
     let collecting = Collecting::open(store, (adapter, &place)).await?;
     let of_store = Arc::new(metrics.of_store(&store.name));
     let (listener, gone) = gone::listener();
-    let observers: Vec<Arc<dyn Observer>> =
-        vec![Arc::new(TracingObserver), Arc::<StoreMetrics>::clone(&of_store), Arc::new(listener)];
+    let heartbeats = Arc::new(Heartbeats::default());
+    let observers: Vec<Arc<dyn Observer>> = vec![
+        Arc::new(TracingObserver),
+        Arc::<StoreMetrics>::clone(&of_store),
+        Arc::new(listener),
+        Arc::<Heartbeats>::clone(&heartbeats),
+    ];
     let options = config.relay.options.clone();
     let mut builder = Relay::builder(opened.log).options(options).observer(Arc::new(observers));
     if let Some(name) = &config.relay.name {
@@ -73,6 +78,7 @@ async fn outbox(config: &Config, store: &StoreConfig, routes: Vec<Route>, metric
         metrics: of_store,
         topics: Arc::clone(&unrouted.topics),
         lease_life: config.relay.options.lease_life,
+        heartbeats,
         keep: config.relay.options.keep_delivered,
     };
     Ok(Outbox { relay, routes: own, watched, unrouted, collecting, gone })

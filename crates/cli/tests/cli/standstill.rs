@@ -735,6 +735,37 @@ fn numbers_of_the_log_that_went_back_on_postgresql() {
     wait_until("nothing is wrong any more", || scene.why(&id)[0]["code"] == "passed");
 }
 
+/// What can be read there is well and stays so: that nobody hears of this relay any more, only it can tell.
+#[test]
+fn a_file_that_was_moved_away_under_a_relay() {
+    let scene = Scene::new();
+    let _relay = scene.relay("transport = \"file:arrivals\"");
+    wait_until("the route is known", || !scene.status()["routes"][0].is_null());
+    let place = |name: &str| scene.place().path(name);
+    let move_all = |from: &str, to: &str| {
+        for end in ["", "-wal", "-shm"] {
+            fs::rename(place(&format!("{from}{end}")), place(&format!("{to}{end}"))).unwrap();
+        }
+    };
+    move_all("app.db", "moved.db");
+    let promise = Promise::begin();
+    promise.kept("the health endpoint names it", || {
+        let (code, health) = get(scene.listen, "/healthz", None).unwrap_or_default();
+        let named = health.contains("\"code\":\"store-fails\"") && health.contains("was removed or replaced");
+        (code == 503 && named).then_some(()).ok_or(health)
+    });
+    promise.kept("the metrics name it", || {
+        let text = scene.metrics();
+        let named = sample(&text, "postrider_standstill", &[("cause", "store-fails")]) == Some(1.0);
+        named.then_some(()).ok_or(text)
+    });
+    move_all("moved.db", "app.db");
+    wait_until("nothing is wrong any more", || {
+        get(scene.listen, "/readyz", None).is_some_and(|(code, _)| code == 200)
+            && sample(&scene.metrics(), "postrider_standstill", &[("cause", "store-fails")]).is_none()
+    });
+}
+
 /// Behind such a lock nobody can even look: whoever asks is told so, and is not kept waiting.
 #[test]
 fn a_lock_on_a_whole_table_of_postgresql() {

@@ -125,8 +125,10 @@ impl Obstacle {
                 Finding::of(route, "paused", format!("the route{which} is paused by {}{reason}", actor.name))
                     .fix(format!("postrider route resume {}", instead.as_deref().unwrap_or(route)))
             }
-            Self::NoRelay => Finding::of(route, "no-relay", "no relay is running on this store")
-                .fix("start one: postrider run, with the configuration that has the route"),
+            Self::NoRelay => Finding::of(route, "no-relay", "no relay is running on this store").fix(
+                "start one: postrider run, with the configuration that has the route; if one runs, its log says why it \
+                     cannot write to the store, and postrider doctor may know too",
+            ),
             Self::NotServed { nodes, instead: None } => Finding::of(
                 route,
                 "not-served",
