@@ -25,7 +25,7 @@ use crate::{
 
 pub use self::{
     audit::{Actor, AuditEntry, MESSAGES_PER_ENTRY},
-    pending::{PENDING_COUNT_MAX, PENDING_LOOK_MAX, Pending},
+    pending::{PENDING_COUNT_MAX, PENDING_LOOK_MAX, PENDING_LOOKS_MAX, Pending, PendingLooks},
 };
 
 /// Everything on one screen.
@@ -69,7 +69,7 @@ pub struct RouteStatus {
     /// Paused by whom, if it is.
     pub paused: Option<Actor>,
     /// Records that match and that no cursor has passed: at least so many. They are counted up to [`PENDING_COUNT_MAX`], among
-    /// the first [`PENDING_LOOK_MAX`] records behind the cursor.
+    /// the first [`PENDING_LOOK_MAX`] records behind the cursor, or fewer where many routes [share a look](PendingLooks).
     pub pending: u64,
     /// Whether there may be more of them than were counted.
     pub pending_more: bool,

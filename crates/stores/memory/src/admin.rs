@@ -6,7 +6,7 @@ use postrider_core::{
     BoxFuture, Error, Result,
     admin::{
         Actor, AuditEntry, CauseGroup, LaneStatus, MessageTrace, NodeStatus, Overview, ParkedCounts, ParkedFilter,
-        ParkedRow, Pending, ReplaySpec, RouteStatus, StoreAdmin, Vitals,
+        ParkedRow, Pending, PendingLooks, ReplaySpec, RouteStatus, StoreAdmin, Vitals,
     },
     browse::{LogRecord, RecordFilter, RecordPage, TopicPage},
     doctor::{Finding, Severity, Thresholds},
@@ -218,18 +218,23 @@ impl State {
             leaving: node.leaving,
             standstills: node.standstills.clone(),
         });
+        let mut looks = PendingLooks::among(self.routes.len());
+        let mut status = |(name, route)| {
+            let pending = self.pending(route, looks.begin(), now);
+            looks.end(&pending);
+            self.route_status(name, route, pending, now)
+        };
         Overview {
-            routes: shown.map(|(name, route)| self.route_status(name, route, now)).collect(),
+            routes: shown.map(&mut status).collect(),
             nodes: nodes.collect(),
             records: self.records.count(),
             at: now,
         }
     }
 
-    fn route_status(&self, name: &Arc<str>, route: &Route, now: Timestamp) -> RouteStatus {
+    fn route_status(&self, name: &Arc<str>, route: &Route, pending: Pending, now: Timestamp) -> RouteStatus {
         let mut parked = ParkedCounts::default();
-        let Pending { count: pending, oldest: mut oldest_pending_age, more: pending_more, .. } =
-            self.pending(route, now);
+        let Pending { count: pending, oldest: mut oldest_pending_age, more: pending_more, .. } = pending;
         for (_, row) in route.parked.iter() {
             *parked.of_mut(row.state) += 1;
             parked.blocking += u64::from(row.state == ParkedState::Dead && row.blocks);
@@ -260,10 +265,9 @@ impl State {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    fn pending(&self, route: &Route, now: Timestamp) -> Pending {
+    fn pending(&self, route: &Route, mut pending: Pending, now: Timestamp) -> Pending {
         let least = route.lanes.iter().filter(|lane| !lane.over).map(|lane| lane.cursor).min().unwrap_or(u64::MAX);
         let selection = Selection { reader: &route.reader, lane: None, end: route.end };
-        let mut pending = Pending::default();
         // Ends with the log, or when enough was looked at.
         for (position, record, chosen) in self.records.look(&selection, least) {
             let age = now.since(record.enqueued_at);

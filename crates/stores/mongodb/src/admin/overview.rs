@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, PendingLooks, RouteStatus, Vitals},
     key::OrderingKey,
     parked::ParkedState,
     standstill::Standstill,
@@ -37,11 +37,14 @@ pub(super) async fn overview(db: &mut Db, aside: &mut Db, overlap: Tick) -> Work
     let now = db.now().await?;
     let mut readers = Readers::of(db, aside, now, overlap).await?;
     let look = Look { counts: due::counts(db).await?, now };
+    let mut looks = PendingLooks::among(readers.lanes.len());
     let mut routes = Vec::new();
     for (name, route) in std::mem::take(&mut readers.routes) {
         // A replay that has ended has no lanes left, only dead rows.
         if let Some(lanes) = readers.lanes.remove(&name) {
-            routes.push(look.route_status(db, route, lanes).await?);
+            let pending = look.pending(db, &route, &lanes, looks.begin()).await?;
+            looks.end(&pending);
+            routes.push(look.route_status(db, route, lanes, pending).await?);
         }
     }
     Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db, aside).await?, at: now })
@@ -64,8 +67,7 @@ struct Look {
 }
 
 impl Look {
-    async fn route_status(&self, db: &mut Db, route: Route, lanes: Vec<Lane>) -> Work<RouteStatus> {
-        let pending = self.pending(db, &route, &lanes).await?;
+    async fn route_status(&self, db: &mut Db, route: Route, lanes: Vec<Lane>, pending: Pending) -> Work<RouteStatus> {
         let mut parked = ParkedCounts::default();
         for state in ParkedState::ALL {
             let count = self.counts.get(&(route.name.to_string(), state.name().to_owned()));
@@ -108,9 +110,8 @@ impl Look {
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later: what is
     /// above the bound of its lane, and what committed late.
-    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[Lane]) -> Work<Pending> {
+    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[Lane], mut pending: Pending) -> Work<Pending> {
         let mut whole = Selection::new(&route.reader, 0, 1);
-        let mut pending = Pending::default();
         for lane in lanes {
             for document in &lane.late.documents {
                 self.count(&mut pending, &mut whole, document, |id, key| {

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, PendingLooks, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
@@ -47,11 +47,14 @@ pub(super) async fn overview(db: &mut Db) -> Work<Overview> {
     let now = db.now().await?;
     let mut lanes = lease::lanes(db, now).await?;
     let look = Look { last: db.counter("place").await?, counts: due::counts(db).await?, now };
+    let mut looks = PendingLooks::among(lanes.len());
     let mut routes = Vec::new();
     for route in Route::all(db).await?.into_values() {
         // A replay that has ended has no lanes left, only dead rows.
         if let Some(lanes) = lanes.remove(&route.name) {
-            routes.push(look.route_status(db, route, &lanes).await?);
+            let pending = look.pending(db, &route, &lanes, looks.begin()).await?;
+            looks.end(&pending);
+            routes.push(look.route_status(db, route, &lanes, pending).await?);
         }
     }
     Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await?, at: now })
@@ -74,8 +77,7 @@ struct Look {
 }
 
 impl Look {
-    async fn route_status(&self, db: &mut Db, route: Route, lanes: &[LaneRow]) -> Work<RouteStatus> {
-        let pending = self.pending(db, &route, lanes).await?;
+    async fn route_status(&self, db: &mut Db, route: Route, lanes: &[LaneRow], pending: Pending) -> Work<RouteStatus> {
         let oldest_row: Option<i64> = get(&db.query_one(OLDEST_WAITING, values![&*route.name]).await?, 0)?;
         let oldest_row = oldest_row.map(|at| self.now.since(Timestamp::from_micros(at)));
         let mut parked = ParkedCounts::default();
@@ -107,11 +109,10 @@ impl Look {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[LaneRow]) -> Work<Pending> {
+    async fn pending(&self, db: &mut Db, route: &Route, lanes: &[LaneRow], mut pending: Pending) -> Work<Pending> {
         let columns = format!("{CHOSEN_BY}, deliver_at");
         let mut at = lanes.iter().map(|lane| lane.passed).min().unwrap_or(i64::MAX);
         let mut whole = Selection::new(&route.reader, 0, 1);
-        let mut pending = Pending::default();
         // Ends with the log, or when enough was looked at.
         loop {
             let entries = list::behind(db, at, route.replay_end.unwrap_or(i64::MAX), i64::MAX, Plant::None).await?;

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, PendingLooks, RouteStatus},
     lease::NodeId,
     parked::ParkedState,
     standstill::Standstill,
@@ -54,11 +54,14 @@ pub(super) async fn overview(db: &Db<'_>, block_bits: u32) -> Work<Overview> {
     let mut lanes = lease::lanes(db, now).await?;
     let log = Log { last: observe::last(db).await?, block_bits, now };
     let counts = due::counts(db).await?;
+    let mut looks = PendingLooks::among(lanes.len());
     let mut routes = Vec::new();
     for route in Route::all(db).await?.into_values() {
         // A replay that has ended has no lanes left, only dead rows.
         if let Some(lanes) = lanes.remove(&route.name) {
-            routes.push(log.route_status(db, route, &lanes, &counts).await?);
+            let pending = log.pending(db, &route, &lanes, looks.begin()).await?;
+            looks.end(&pending);
+            routes.push(log.route_status(db, route, &lanes, pending, &counts).await?);
         }
     }
     Ok(Overview { routes, nodes: nodes(db, now).await?, records: records(db).await?, at: now })
@@ -97,9 +100,9 @@ impl Log {
         db: &Db<'_>,
         route: Route,
         lanes: &[LaneRow],
+        pending: Pending,
         counts: &BTreeMap<(String, String), u64>,
     ) -> Work<RouteStatus> {
-        let pending = self.pending(db, &route, lanes).await?;
         let oldest_row: Option<Instant> = db.query_one(OLDEST_WAITING, &[&&*route.name]).await?.try_get(0)?;
         let oldest_pending_age = pending.oldest.max(oldest_row.map(|at| self.now.since(at.0)));
         let mut parked = ParkedCounts::default();
@@ -131,7 +134,7 @@ impl Log {
     }
 
     /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-    async fn pending(&self, db: &Db<'_>, route: &Route, lanes: &[LaneRow]) -> Work<Pending> {
+    async fn pending(&self, db: &Db<'_>, route: &Route, lanes: &[LaneRow], mut pending: Pending) -> Work<Pending> {
         let replay = route.reader.replay.is_some();
         let lo = |lane: &LaneRow| if replay { lane.position.replay_lo() } else { lane.position.lo() };
         let mut at = lanes.iter().map(lo).min().unwrap_or(i64::MAX);
@@ -139,7 +142,6 @@ impl Log {
         let looked_at_most = at.saturating_add(STRAGGLERS_SPAN);
         let mut whole = Selection::new(&route.reader, 0, 1);
         let mut interner = Interner::default();
-        let mut pending = Pending::default();
         // Ends with the log, or when enough was looked at.
         while at < self.last {
             if at >= looked_at_most && at < read {

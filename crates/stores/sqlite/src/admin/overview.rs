@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, RouteStatus, Vitals},
+    admin::{Actor, LaneStatus, NodeStatus, Overview, ParkedCounts, Pending, PendingLooks, RouteStatus, Vitals},
     parked::ParkedState,
     standstill::Standstill,
     time::Timestamp,
@@ -41,19 +41,28 @@ SELECT id, name, routes, seen_at, standstills, lease_life, leaving
 pub(super) fn overview(db: &Db, now: Timestamp) -> Work<Overview> {
     let mut lanes = lease::lanes(db, now)?;
     let last = lease::last_seq(db)?;
+    let mut looks = PendingLooks::among(lanes.len());
     let mut routes = Vec::new();
     for route in lease::routes(db)?.into_values() {
         // A replay that has ended has no lanes left, only dead rows.
         if let Some(lanes) = lanes.remove(&route.name) {
-            routes.push(route_status(db, route, &lanes, last, now)?);
+            let pending = pending(db, &route, &lanes, looks.begin(), now)?;
+            looks.end(&pending);
+            routes.push(route_status(db, route, &lanes, pending, last, now)?);
         }
     }
     let records: i64 = db.statement(RECORDS)?.query_row([], |row| row.get(0))?;
     Ok(Overview { routes, nodes: nodes(db, now)?, records: records.unsigned_abs(), at: now })
 }
 
-fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timestamp) -> Work<RouteStatus> {
-    let pending = pending(db, &route, lanes, now)?;
+fn route_status(
+    db: &Db,
+    route: Route,
+    lanes: &[LaneRow],
+    pending: Pending,
+    last: i64,
+    now: Timestamp,
+) -> Work<RouteStatus> {
     let oldest_row: Option<i64> = db.statement(OLDEST_WAITING)?.query_row([&*route.name], |row| row.get(0))?;
     let oldest_pending_age = pending.oldest.max(oldest_row.map(|at| now.since(Timestamp::from_micros(at))));
     let mut parked = ParkedCounts::default();
@@ -87,14 +96,13 @@ fn route_status(db: &Db, route: Route, lanes: &[LaneRow], last: i64, now: Timest
 }
 
 /// How many records no cursor has passed, and the age of the oldest of those that are not scheduled for later.
-fn pending(db: &Db, route: &Route, lanes: &[LaneRow], now: Timestamp) -> Work<Pending> {
+fn pending(db: &Db, route: &Route, lanes: &[LaneRow], mut pending: Pending, now: Timestamp) -> Work<Pending> {
     let least = lanes.iter().map(|lane| lane.passed).min().unwrap_or(i64::MAX);
     let mut statement = db.statement(&format!(
         "SELECT {CHOSEN_BY}, deliver_at FROM {{p}}log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq"
     ))?;
     let mut rows = statement.query(params![least, route.replay_end.unwrap_or(i64::MAX)])?;
     let mut whole = Selection::new(&route.reader, 0, 1);
-    let mut pending = Pending::default();
     // Ends with the log, or when enough was looked at.
     while let Some(row) = rows.next()? {
         let age = now.since(Timestamp::from_micros(integer(row, 4)?));
