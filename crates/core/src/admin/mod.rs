@@ -91,14 +91,20 @@ impl Overview {
         self.nodes.iter().find(|node| node.seen < node.lease_life && node.routes.iter().any(|name| **name == *route))
     }
 
-    /// What speaks against forgetting a route, the gravest first. `None`: nothing does, or the store does not know it.
+    /// What speaks against forgetting a route, the gravest first. `None`: nothing does, or the store does not know it. With
+    /// it go its replays; what those that have ended have given up is in no overview, so `dead` tells of it: the
+    /// [groups](StoreAdmin::dead_groups) of the store.
     #[must_use]
-    pub fn hindrance(&self, route: &str) -> Option<Hindrance> {
+    pub fn hindrance(&self, route: &str, dead: &[CauseGroup]) -> Option<Hindrance> {
         if let Some(node) = self.server_of(route) {
             return Some(Hindrance::Served { node: node.name.clone() });
         }
         let status = self.routes.iter().find(|status| *status.route == *route)?;
-        let (pending, parked) = (status.pending, status.parked.all());
+        let of_it = |replay_of: &Option<Arc<str>>| replay_of.as_deref() == Some(route);
+        let under_way = self.routes.iter().filter(|replay| of_it(&replay.replay_of)).map(|replay| replay.parked.all());
+        let is_over = |group: &&CauseGroup| !self.routes.iter().any(|replay| replay.route == group.route);
+        let ended = dead.iter().filter(|group| of_it(&group.replay_of)).filter(is_over).map(|group| group.rows);
+        let (pending, parked) = (status.pending, status.parked.all() + under_way.chain(ended).sum::<u64>());
         // An age without a count: not everything was looked at, and what is not known to be delivered is not.
         (pending + parked > 0 || status.oldest_pending_age.is_some())
             .then_some(Hindrance::Undelivered { pending, parked })
@@ -117,7 +123,7 @@ pub enum Hindrance {
     Undelivered {
         /// Records that no cursor has passed: at least so many, as in [`RouteStatus::pending`].
         pending: u64,
-        /// Rows parked in any state.
+        /// Rows parked in any state, by the route and by its replays.
         parked: u64,
     },
 }
@@ -328,8 +334,10 @@ impl ParkedRow {
 /// Dead rows of one route with one cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CauseGroup {
-    /// The route.
+    /// The route, or the replay.
     pub route: Arc<str>,
+    /// For a replay, also one that has ended: the route whose publisher it uses.
+    pub replay_of: Option<Arc<str>>,
     /// The cause code.
     pub code: String,
     /// The detail of the newest.
@@ -482,7 +490,8 @@ pub trait StoreAdmin: Send + Sync {
         actor: &'a Actor,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            match self.overview().await?.hindrance(route) {
+            let dead = self.dead_groups().await?;
+            match self.overview().await?.hindrance(route, &dead) {
                 Some(Hindrance::Undelivered { .. }) if undelivered == Undelivered::GiveUp => {}
                 Some(hindrance) => return Err(hindrance.into_error(route)),
                 None => {}

@@ -140,7 +140,8 @@ fn an_open_breaker_shows_until_it_closes() {
 fn the_store_is_shown_as_it_is_now() {
     let metrics = shop();
     let (at, code) = (Timestamp::now(), "too-large".to_owned());
-    let group = CauseGroup { route: "billing".into(), code, detail: String::new(), rows: 4, first_at: at, last_at: at };
+    let (route, detail) = ("billing".into(), String::new());
+    let group = CauseGroup { route, replay_of: None, code, detail, rows: 4, first_at: at, last_at: at };
     metrics.show(&overview(vec![billing()]), &[group]);
     let of_route = |name: &str| value(&metrics, &format!("postrider_{name}{{store=\"shop\",route=\"billing\"}}"));
     let expected = [

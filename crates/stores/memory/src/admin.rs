@@ -287,10 +287,11 @@ impl State {
     fn dead_groups(&self) -> Vec<CauseGroup> {
         let mut groups: BTreeMap<(&str, &str), CauseGroup> = BTreeMap::new();
         let dead = ParkedFilter { state: Some(ParkedState::Dead), ..ParkedFilter::default() };
-        for (name, _, _, row) in self.matching(&dead) {
+        for (name, route, _, row) in self.matching(&dead) {
             let (code, detail) = row.cause.as_ref().map_or(("", ""), |cause| (cause.code(), cause.detail()));
             let group = groups.entry((&**name, code)).or_insert_with(|| CauseGroup {
                 route: Arc::clone(name),
+                replay_of: route.reader.replay.as_ref().map(|replay| Arc::clone(&replay.of)),
                 code: code.to_owned(),
                 detail: String::new(),
                 rows: 0,

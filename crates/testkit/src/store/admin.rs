@@ -88,7 +88,7 @@ pub async fn what_waits_is_looked_for_only_so_far(store: Arc<dyn Fixture>) {
     let at_most = far.oldest_pending_age.expect("something may wait further away, and that is told");
     assert!(at_most <= exact.saturating_sub(SHORT), "nothing that may wait is older than {at_most:?}, of {exact:?}");
     store.log().retire(node.id).await.expect("retire");
-    let kept = overview(&*store).await.hindrance("far");
+    let kept = overview(&*store).await.hindrance("far", &[]);
     assert_eq!(kept, Some(Hindrance::Undelivered { pending: 0, parked: 0 }), "what may wait is not forgotten");
 }
 
@@ -631,7 +631,7 @@ pub async fn a_route_that_is_needed_is_not_forgotten(store: Arc<dyn Fixture>) {
         assert!(served.to_string().contains(&owner.node.name), "the answer names the node: {served}");
     }
     store.log().retire(owner.node.id).await.expect("retire");
-    let hindrance = overview(&*store).await.hindrance("r");
+    let hindrance = overview(&*store).await.hindrance("r", &[]);
     assert_eq!(hindrance, Some(Hindrance::Undelivered { pending: 2, parked: 1 }));
     let needed = admin.forget_route("r", Undelivered::Keep, &actor).await.expect_err("messages wait for it");
     assert_eq!(needed.kind(), ErrorKind::Denied, "{needed:?}");

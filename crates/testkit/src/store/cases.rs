@@ -151,6 +151,7 @@ macro_rules! store_conformance {
                 a_replay_parks_for_itself
                 a_replay_finishes_when_nothing_waits
                 a_redriven_row_revives_its_replay
+                what_a_replay_has_given_up_keeps_its_route
                 a_stale_owner_cannot_finish
                 a_route_is_never_finished
                 a_cancelled_replay_is_gone

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postrider_core::{
     ErrorKind,
-    admin::{Actor, ParkedFilter, ReplaySpec},
+    admin::{Actor, Hindrance, ParkedFilter, ReplaySpec, StoreAdmin, Undelivered},
     envelope::{Envelope, MessageId},
     lease::{ReplayFilter, RouteSpec},
     log::PageLimit,
@@ -244,6 +244,42 @@ pub async fn a_redriven_row_revives_its_replay(store: Arc<dyn Fixture>) {
     assert!(revived.read(WHOLE).await.is_empty(), "what was delivered already is not");
     revived.remove(rows_of(&*store, &name).await).await;
     assert!(store.log().finish(&revived.lease).await.expect("finish"), "then it is over again");
+}
+
+/// What a replay has given up goes with the route that publishes for it, also when the replay has ended and is in no overview:
+/// so it keeps that route from being forgotten.
+pub async fn what_a_replay_has_given_up_keeps_its_route(store: Arc<dyn Fixture>) {
+    let mut live = Owner::of(&*store, &route("r")).await;
+    let mut other = Owner::of(&*store, &route("other")).await;
+    store.commit(several(2)).await;
+    for owner in [&mut live, &mut other] {
+        owner.ids().await;
+        owner.advance().await;
+    }
+    let (admin, actor) = (store.admin(), Actor::new("operator"));
+    let spec = ReplaySpec { route: "r".into(), to: Some("other".into()), filter: ReplayFilter::default(), rate: None };
+    let name = admin.replay(&spec, &actor).await.expect("begin a replay");
+    let mut replay = Owner::take(&*store, &node(&["other"], HOUR), &name, 0).await;
+    park_all(&mut replay, dead(false)).await;
+    for owner in [live, other] {
+        store.log().retire(owner.node.id).await.expect("retire");
+    }
+    let kept = Some(Hindrance::Undelivered { pending: 0, parked: 2 });
+    assert_eq!(hindrance(&*admin, "other").await, kept, "of a replay that is under way");
+    assert!(store.log().finish(&replay.lease).await.expect("finish"));
+    let groups = admin.dead_groups().await.expect("groups");
+    assert_eq!(groups[0].replay_of.as_deref(), Some("other"), "{groups:?}");
+    assert_eq!(hindrance(&*admin, "other").await, kept, "of a replay that has ended");
+    let needed = admin.forget_route("other", Undelivered::Keep, &actor).await.expect_err("dead rows wait for somebody");
+    assert_eq!(needed.kind(), ErrorKind::Denied, "{needed:?}");
+    assert_eq!(hindrance(&*admin, "r").await, None, "the route whose records it read does not take them along");
+    admin.forget_route("other", Undelivered::GiveUp, &actor).await.expect("forget");
+    assert!(rows_of(&*store, &name).await.is_empty(), "they go with the route");
+}
+
+async fn hindrance(admin: &dyn StoreAdmin, route: &str) -> Option<Hindrance> {
+    let dead = admin.dead_groups().await.expect("groups");
+    admin.overview().await.expect("overview").hindrance(route, &dead)
 }
 
 /// A stale owner cannot finish a replay.

@@ -43,8 +43,8 @@ pub(super) async fn groups(arguments: &Groups) -> Outcome {
         || {
             let group = |group: &postrider::core::admin::CauseGroup| {
                 json!({
-                    "route": group.route, "cause": group.code, "detail": group.detail, "count": group.rows,
-                    "first_at": group.first_at.to_string(), "last_at": group.last_at.to_string(),
+                    "route": group.route, "replay_of": group.replay_of, "cause": group.code, "detail": group.detail,
+                    "count": group.rows, "first_at": group.first_at.to_string(), "last_at": group.last_at.to_string(),
                 })
             };
             groups.iter().map(group).collect()

@@ -108,7 +108,8 @@ pub(crate) async fn run(action: &Action) -> Outcome {
 async fn forget(Forget { named, yes }: &Forget) -> Outcome<()> {
     let admin = named.open().await?;
     let route = &named.route;
-    match admin.overview().await?.hindrance(route) {
+    let dead = admin.dead_groups().await?;
+    match admin.overview().await?.hindrance(route, &dead) {
         Some(Hindrance::Served { node }) => return Err(served(route, &node)),
         Some(Hindrance::Undelivered { pending, parked }) if !yes => {
             named.output.object(

@@ -134,11 +134,18 @@ pub(super) async fn dead_groups(db: &mut Db) -> Work<Vec<CauseGroup>> {
         doc! { "$sort": { "parked_at": 1, "ordinal": 1 } },
         doc! { "$group": group },
     ];
+    let mut replays: HashMap<String, Arc<str>> = HashMap::new();
+    // Also those that have ended: they are known for as long as they have dead rows.
+    let of = Find::new(doc! { "replay_of": { "$exists": true } }).fields(doc! { "replay_of": 1 });
+    for replay in db.find("route", of).await? {
+        replays.insert(text(&replay, "_id")?.to_owned(), text(&replay, "replay_of")?.into());
+    }
     let mut groups = Vec::new();
     for found in db.aggregate("parked", pipeline).await? {
         let id = found.get_document("_id").map_err(|_| corrupt("a group of causes has no name"))?;
         groups.push(CauseGroup {
             route: text(id, "route")?.into(),
+            replay_of: replays.get(text(id, "route")?).cloned(),
             code: text(id, "code")?.to_owned(),
             detail: text(&found, "detail")?.to_owned(),
             rows: long(&found, "rows")?.unsigned_abs(),

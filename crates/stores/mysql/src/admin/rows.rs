@@ -39,6 +39,9 @@ SELECT route, COALESCE(cause_code, ''), COALESCE(cause_detail, ''), parked_at
  WHERE state = 'dead'
  ORDER BY parked_at, ordinal";
 
+/// Also those that have ended: they are known for as long as they have dead rows.
+const REPLAYS: &str = "SELECT name, replay_of FROM {p}route WHERE replay_of IS NOT NULL";
+
 /// A pass over the log. An index on the id would make this quick and every enqueue dear; somebody asks for one message now
 /// and then.
 const FIND: &str = "
@@ -121,12 +124,17 @@ fn shown(row: &Row, now: Timestamp) -> Work<ParkedRow> {
 }
 
 pub(super) async fn dead_groups(db: &mut Db) -> Work<Vec<CauseGroup>> {
+    let mut replays: BTreeMap<String, Arc<str>> = BTreeMap::new();
+    for row in db.query(REPLAYS, Vec::new()).await? {
+        replays.insert(get(&row, 0)?, get::<String>(&row, 1)?.into());
+    }
     let mut groups: BTreeMap<(String, String), CauseGroup> = BTreeMap::new();
     for row in db.query(DEAD, Vec::new()).await? {
         let (route, code): (String, String) = (get(&row, 0)?, get(&row, 1)?);
         let at = Timestamp::from_micros(get(&row, 3)?);
         let detail: String = get(&row, 2)?;
         let group = groups.entry((route.clone(), code.clone())).or_insert_with(|| CauseGroup {
+            replay_of: replays.get(&route).cloned(),
             route: route.into(),
             code,
             detail: String::new(),

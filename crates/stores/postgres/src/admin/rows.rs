@@ -41,8 +41,9 @@ SELECT bool_and(has_column_privilege(place, name, 'SELECT'))
 /// The newest of each group tells its detail.
 const DEAD: &str = "
 SELECT route, coalesce(cause_code, ''), (array_agg(coalesce(cause_detail, '') ORDER BY parked_at DESC, ordinal DESC))[1],
-       count(*), min(parked_at), max(parked_at)
-  FROM {parked}
+       count(*), min(parked_at), max(parked_at),
+       (SELECT replay_of FROM {route} WHERE name = parked.route)
+  FROM {parked} AS parked
  WHERE state = 'dead'
  GROUP BY route, coalesce(cause_code, '')
  ORDER BY count(*) DESC, 1, 2";
@@ -150,6 +151,7 @@ pub(super) async fn dead_groups(db: &Db<'_>) -> Work<Vec<CauseGroup>> {
     let group = |row: &Row| {
         Ok(CauseGroup {
             route: row.try_get::<_, &str>(0)?.into(),
+            replay_of: row.try_get::<_, Option<&str>>(6)?.map(Into::into),
             code: row.try_get(1)?,
             detail: row.try_get(2)?,
             rows: row.try_get::<_, i64>(3)?.unsigned_abs(),

@@ -39,6 +39,9 @@ SELECT route, cause_code, cause_detail, parked_at
  WHERE state = 'dead'
  ORDER BY route, ordinal";
 
+/// Also those that have ended: they are known for as long as they have dead rows.
+const REPLAYS: &str = "SELECT name, replay_of FROM {p}route WHERE replay_of IS NOT NULL";
+
 /// The conditions of a filter, and what they bind.
 pub(super) fn condition(filter: &ParkedFilter) -> (String, Vec<Box<dyn ToSql>>) {
     let mut conditions = vec!["1"];
@@ -113,6 +116,9 @@ fn shown(row: &Row<'_>, now: Timestamp) -> Work<ParkedRow> {
 }
 
 pub(super) fn dead_groups(db: &Db) -> Work<Vec<CauseGroup>> {
+    let mut statement = db.statement(REPLAYS)?;
+    let named = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, Arc::from(row.get::<_, String>(1)?)));
+    let replays: BTreeMap<String, Arc<str>> = statement.query_map([], named)?.collect::<rusqlite::Result<_>>()?;
     let mut statement = db.statement(DEAD)?;
     let mut rows = statement.query([])?;
     let mut groups: BTreeMap<(String, String), CauseGroup> = BTreeMap::new();
@@ -121,6 +127,7 @@ pub(super) fn dead_groups(db: &Db) -> Work<Vec<CauseGroup>> {
         let code = code.unwrap_or_default();
         let parked_at = Timestamp::from_micros(row.get(3)?);
         let group = groups.entry((route.clone(), code.clone())).or_insert_with(|| CauseGroup {
+            replay_of: replays.get(&route).cloned(),
             route: route.into(),
             code,
             detail: String::new(),
