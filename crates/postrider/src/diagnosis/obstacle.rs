@@ -114,6 +114,31 @@ impl Obstacle {
         matches!(self, Self::Standstill { standstill, .. } if matches!(standstill.reason, Reason::Store { .. }))
     }
 
+    /// Whether another lane stands still for the same reason: the same destination, store or owner, and not a message of its
+    /// own.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unowned { .. }, Self::Unowned { .. }) => true,
+            (Self::Silent { node, .. }, Self::Silent { node: another, .. }) => node == another,
+            (Self::Standstill { node, standstill, .. }, Self::Standstill { node: another, standstill: theirs, .. })
+                if node == another =>
+            {
+                match (&standstill.reason, &theirs.reason) {
+                    (
+                        Reason::Unavailable { cause, failing, .. },
+                        Reason::Unavailable { cause: same, failing: as_many, .. },
+                    ) => cause.code() == same.code() && failing.is_some() == as_many.is_some(),
+                    (Reason::Throttled { .. }, Reason::Throttled { .. }) => true,
+                    (Reason::Store { operation, error }, Reason::Store { operation: same, error: words }) => {
+                        operation == same && error == words
+                    }
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+
     /// As a finding about `route`.
     #[must_use]
     pub fn finding(&self, route: &str) -> Finding {

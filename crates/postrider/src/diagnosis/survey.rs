@@ -33,12 +33,12 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &Topics
     for route in overview.routes.iter().filter(|route| !waits(route)) {
         let unserved = |obstacle: &Obstacle| matches!(obstacle, Obstacle::NoRelay | Obstacle::NotServed { .. });
         // Whether anything waits is not known for sure where the log cannot be read.
-        let is_told = |obstacle: &&Obstacle| obstacle.is_of_store() || (will_wait(route) && unserved(obstacle));
-        let found = obstacles(overview, route, None);
-        findings.extend(found.iter().filter(is_told).map(|obstacle| obstacle.finding(&route.route)));
+        let is_told = |obstacle: &Obstacle| obstacle.is_of_store() || (will_wait(route) && unserved(obstacle));
+        let found: Vec<Obstacle> = obstacles(overview, route, None).into_iter().filter(is_told).collect();
+        findings.extend(in_short(&route.route, &found));
     }
     for route in &waiting {
-        findings.extend(obstacles(overview, route, None).iter().map(|obstacle| obstacle.finding(&route.route)));
+        findings.extend(in_short(&route.route, &obstacles(overview, route, None)));
         findings.extend(refused(admin, route).await?);
     }
     if let Some(blockage) = blockage {
@@ -50,6 +50,27 @@ pub async fn survey(admin: &dyn StoreAdmin, overview: &Overview, topics: &Topics
     findings.extend(given_up_by_replays(overview, &groups));
     findings.extend(unrouted(&topics.unread(overview)));
     Ok(findings)
+}
+
+/// What several lanes say alike is told once, in the words of the first: a route may have hundreds of them, and one destination.
+fn in_short(route: &str, obstacles: &[Obstacle]) -> Vec<Finding> {
+    let mut told: Vec<(&Obstacle, usize)> = Vec::new();
+    for obstacle in obstacles {
+        match told.iter_mut().find(|(first, _)| first.is_like(obstacle)) {
+            Some((_, more)) => *more += 1,
+            None => told.push((obstacle, 0)),
+        }
+    }
+    let finding = |(first, more): (&Obstacle, usize)| {
+        let mut finding = first.finding(route);
+        match more {
+            0 => {}
+            1 => finding.what.push_str("; so it is with 1 more lane"),
+            more => finding.what.push_str(&format!("; so it is with {more} more lanes")),
+        }
+        finding
+    };
+    told.into_iter().map(finding).collect()
 }
 
 fn waits(route: &RouteStatus) -> bool {
@@ -169,4 +190,41 @@ pub fn unrouted(unread: &[(String, u64)]) -> Option<Finding> {
 
 fn messages(count: u64, one: &str, several: &str) -> String {
     if count == 1 { format!("1 message {one}") } else { format!("{count} messages {several}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_core::{
+        envelope::MessageId,
+        lease::LaneId,
+        parked::Cause,
+        standstill::{MessageState, Reason, Standstill},
+    };
+
+    use super::*;
+
+    #[test]
+    fn lanes_that_stand_still_alike_are_told_once() {
+        let says = |node: &str, number: u32, reason: Reason| {
+            let lane = LaneId { route: "all".into(), number };
+            let standstill = Standstill { lane, seconds: u64::from(number), reason };
+            Obstacle::Standstill { node: node.to_owned(), standstill, until: None }
+        };
+        let down =
+            |code: &str| Reason::Unavailable { cause: Cause::new(code, "refused"), failing: None, seconds_left: None };
+        let waits = || Reason::Message {
+            message: MessageId::generate(),
+            state: MessageState::Answer,
+            attempts: 0,
+            cause: None,
+        };
+        let mut found: Vec<Obstacle> = (0..16).map(|lane| says("one", lane, down("connect"))).collect();
+        found.extend([says("two", 16, down("connect")), says("one", 17, down("tls")), says("one", 18, down("tls"))]);
+        found.extend([says("one", 19, waits()), says("one", 20, waits())]);
+        found.extend([Obstacle::Unowned { lane: 21 }, Obstacle::Unowned { lane: 22 }]);
+        let told: Vec<String> = in_short("all", &found).into_iter().map(|finding| finding.what).collect();
+        let ends = ["15 more lanes", "says two)", "1 more lane", "says one)", "says one)", "1 more lane"];
+        assert_eq!(told.len(), ends.len(), "{told:#?}");
+        assert!(told.iter().zip(ends).all(|(what, end)| what.ends_with(end)), "{told:#?}");
+    }
 }
