@@ -45,6 +45,7 @@ mod typed;
 
 use std::{
     env, fmt, fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -111,7 +112,7 @@ impl Source {
 
     fn read(&self, look_up: bool) -> Result<Loaded, Failure> {
         let file = self.file();
-        let text = fs::read_to_string(&self.config).map_err(|error| {
+        let text = read_file(&self.config).map_err(|error| {
             Failure::because(Code::Usage, format!("the configuration {file} cannot be read"), &error)
         })?;
         let overrides = Overrides::gather(env::vars_os(), &self.set).map_err(Failure::usage)?;
@@ -124,6 +125,18 @@ impl Source {
     /// The file's name, for people.
     pub(crate) fn file(&self) -> String {
         self.config.display().to_string()
+    }
+}
+
+/// Most bytes of a configuration: a file that is larger is not one, and a device has no end.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let bytes = fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    match bytes as u64 {
+        0..=FILE_BYTES_MAX => Ok(text),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 1 MiB")),
     }
 }
 

@@ -79,6 +79,16 @@ fn an_unknown_scheme() {
     );
 }
 
+/// A path that is mistyped must not take the machine's memory.
+#[cfg(unix)]
+#[test]
+fn a_configuration_without_an_end() {
+    for command in [&["config", "check"][..], &["run"], &["status"]] {
+        let message = "error: the configuration /dev/zero cannot be read\n  because: it is larger than 1 MiB";
+        refused(&Workplace::new(), &[command, &["--config", "/dev/zero"]].concat(), 2, message);
+    }
+}
+
 #[test]
 fn a_missing_file() {
     let workplace = Workplace::new();
