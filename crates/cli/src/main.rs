@@ -5,6 +5,7 @@
 
 mod adapter;
 mod admin;
+mod bounded;
 mod command;
 mod config;
 mod daemon;

@@ -2,7 +2,7 @@
 //! It is an act of an operator, with an entry in the audit record in the same transaction; a service enqueues in a transaction
 //! of its own, without one.
 
-use std::{fs, io::Read, time::Duration};
+use std::{fs, time::Duration};
 
 use clap::Args;
 use postrider::{
@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::store::{ActorArguments, StoreArguments};
 use crate::{
+    bounded,
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     values,
@@ -74,12 +75,14 @@ impl Arguments {
     }
 }
 
+/// Read at most, before anybody asks whether a message may be so large.
+const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
+
 fn payload(argument: &str) -> Outcome<Vec<u8>> {
     let read = if argument == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+        bounded::all(std::io::stdin(), PAYLOAD_BYTES_MAX)
     } else if let Some(path) = argument.strip_prefix('@') {
-        fs::read(path)
+        fs::File::open(path).and_then(|file| bounded::all(file, PAYLOAD_BYTES_MAX))
     } else {
         Ok(argument.as_bytes().to_vec())
     };

@@ -32,11 +32,14 @@ use super::{
     reader::{Document, Section},
     shapes::{boolean, one_of, text, texts},
 };
-use crate::exit::{Code, Failure};
+use crate::{
+    bounded,
+    exit::{Code, Failure},
+};
 
 /// Reads and checks a file.
 pub(crate) fn load(path: &Path) -> Result<Vec<Capture>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = bounded::text(path, super::FILE_BYTES_MAX).map_err(|error| {
         Failure::because(Code::Usage, format!("the mapping {} cannot be read", path.display()), &error)
     })?;
     parse(&text).map_err(|problems| {

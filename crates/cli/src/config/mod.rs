@@ -44,8 +44,7 @@ mod template;
 mod typed;
 
 use std::{
-    env, fmt, fs,
-    io::{self, Read},
+    env, fmt,
     path::{Path, PathBuf},
 };
 
@@ -69,6 +68,7 @@ pub(crate) use self::{
 };
 use self::{keys::KEYS, overrides::Overrides, reader::Document, show::Shown};
 use crate::{
+    bounded,
     exit::{Code, Failure},
     values,
 };
@@ -112,7 +112,7 @@ impl Source {
 
     fn read(&self, look_up: bool) -> Result<Loaded, Failure> {
         let file = self.file();
-        let text = read_file(&self.config).map_err(|error| {
+        let text = bounded::text(&self.config, FILE_BYTES_MAX).map_err(|error| {
             Failure::because(Code::Usage, format!("the configuration {file} cannot be read"), &error)
         })?;
         let overrides = Overrides::gather(env::vars_os(), &self.set).map_err(Failure::usage)?;
@@ -128,17 +128,8 @@ impl Source {
     }
 }
 
-/// Most bytes of a configuration: a file that is larger is not one, and a device has no end.
+/// Most bytes of a configuration, or of a mapping: a file that is larger is neither.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-fn read_file(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let bytes = fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    match bytes as u64 {
-        0..=FILE_BYTES_MAX => Ok(text),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 1 MiB")),
-    }
-}
 
 /// The stores that a file and the environment name, for whoever only looks: secrets are left alone.
 pub(crate) fn stores(path: &Path) -> Result<Vec<StoreConfig>, Failure> {

@@ -18,6 +18,7 @@ use postrider::{Error, ErrorKind, Result};
 use toml::de::DeValue;
 
 use super::{nearest::nearest, shapes::text};
+use crate::bounded;
 
 /// Most bytes of a file with a secret: a file that is larger is not one.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -103,7 +104,7 @@ impl Place {
                     return Err(Error::invalid("the file that holds a secret is larger than 64 KiB")
                         .with("path", path.display()));
                 }
-                Ok((fs::read_to_string(path).map_err(failed)?.trim().to_owned(), warning))
+                Ok((bounded::text(path, FILE_BYTES_MAX).map_err(failed)?.trim().to_owned(), warning))
             }
         }
     }

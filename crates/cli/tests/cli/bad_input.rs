@@ -89,6 +89,16 @@ fn a_configuration_without_an_end() {
     }
 }
 
+/// Neither must a payload.
+#[cfg(unix)]
+#[test]
+fn a_payload_without_an_end() {
+    let workplace = Workplace::new();
+    let message = ["enqueue", "--store", "sqlite:outbox.db", "--topic", "t", "--name", "n", "--payload", "@/dev/zero"];
+    let cause = "error: the payload @/dev/zero cannot be read\n  because: it is larger than 64 MiB";
+    refused(&workplace, &message, 2, cause);
+}
+
 #[test]
 fn a_missing_file() {
     let workplace = Workplace::new();
