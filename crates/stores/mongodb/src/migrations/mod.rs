@@ -5,7 +5,10 @@
 //! again, and openers that race do the same thing twice. A database that is newer than this program is refused rather than
 //! guessed at.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::bson::{Bson, Document, doc};
 pub use postrider_core::migration::Standing;
@@ -180,14 +183,34 @@ pub(crate) async fn apply(db: &mut Db, actor: Option<&Actor>) -> Work<Vec<Standi
 }
 
 /// One command, unless what it makes is there.
+///
+/// A change of a collection waits for every transaction that has written to it, and whoever comes to write meanwhile waits behind
+/// it. So it gives up soon, lets them pass, and asks again, for longer than a server lets a transaction be open.
 async fn tell(db: &mut Db, command: Document) -> Work<()> {
-    match db.tell(command).await {
-        Err(fault) if fault.code().is_some_and(|code| EXISTS.contains(&code)) => Ok(()),
-        // Of two who insert the same at the same time, one is told so; it is there.
-        Err(Fault::Refused { code: 11000, .. }) => Ok(()),
-        outcome => outcome.map(drop),
+    let mut command = command;
+    if command.contains_key("collMod") {
+        command.insert("maxTimeMS", i64::try_from(CHANGE_PATIENCE.as_millis()).unwrap_or(i64::MAX));
+    }
+    let began = Instant::now();
+    // Ends with an answer, or when it was asked for long enough.
+    loop {
+        match db.tell(command.clone()).await {
+            Err(fault) if fault.code().is_some_and(|code| EXISTS.contains(&code)) => return Ok(()),
+            // Of two who insert the same at the same time, one is told so; it is there.
+            Err(Fault::Refused { code: 11000, .. }) => return Ok(()),
+            Err(fault) if fault.is_out_of_time() && began.elapsed() < OPEN_FOR => {
+                tokio::time::sleep(CHANGE_PATIENCE).await;
+            }
+            outcome => return outcome.map(drop),
+        }
     }
 }
+
+/// How long a change of a collection keeps others waiting at most.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longer than a transaction is open on a server that is set as usual, which is a minute and a half at most.
+const OPEN_FOR: Duration = Duration::from_mins(2);
 
 /// Makes what the log lacks of what the migrations have made. Who may not look leaves it as it is.
 pub(crate) async fn mend(db: &mut Db) -> Work<()> {

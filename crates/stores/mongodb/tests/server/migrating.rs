@@ -7,14 +7,15 @@ use postrider_core::{
     ErrorKind,
     admin::{Actor, StoreAdmin},
     doctor::Thresholds,
+    enlist::Enlist,
     migration::Standing,
 };
 use postrider_store_mongodb::{Mongo, migrations};
-use postrider_testkit::store::Fixture;
+use postrider_testkit::store::{Fixture, OpenTransaction};
 
 use crate::{
     Reader, named, names,
-    support::{Place, builder, client, url},
+    support::{Place, batch, builder, client, servers::until, url},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -86,6 +87,33 @@ async fn a_store_of_before_gets_the_validator_of_now() {
     place.another().await;
     let told: Vec<String> = place.store().audit(9).await.unwrap().into_iter().map(|entry| entry.subject).collect();
     assert_eq!(told, [applied[0].in_words()], "and nothing had to be mended");
+}
+
+/// A change of the collection has to wait for a transaction that is open. Those who enqueue meanwhile do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_waits_for_a_transaction_holds_up_nobody() {
+    let place = Place::new().await;
+    place.collection("meta").delete_one(doc! { "_id": "migration-2" }).await.unwrap();
+    let mut open = place.begin().await;
+    open.append(vec![named("open")]).await;
+    let migrating = tokio::spawn({
+        let (url, names) = (place.url.clone(), place.names.clone());
+        async move { migrations::up(&url, &names, &Actor::new("anna")).await.map(|applied| applied.len()) }
+    });
+    let admin = place.client.database("admin");
+    let waits = doc! { "currentOp": true, "command.collMod": place.names.log(), "waitingForLock": true };
+    until("it to wait", async || {
+        let answer = admin.run_command(waits.clone()).await.unwrap();
+        !answer.get_array("inprog").unwrap().is_empty()
+    })
+    .await;
+    let (names, message) = (&place.names, &vec![named("meanwhile")]);
+    let work = place.store().unit_of_work(&place.client);
+    work.run(|mut tx| async move { Ok(tx.append(names, batch(message.clone())).await?) }).await.unwrap();
+    assert!(!migrating.is_finished(), "the transaction is still open");
+    open.commit().await;
+    assert!(migrating.await.unwrap().unwrap() > 0);
+    assert!(migrations::plan(&place.url, &place.names).await.unwrap().is_empty());
 }
 
 /// A migration that was cut off begins again, wherever that was. What is there stays as it is.
