@@ -407,6 +407,8 @@ async fn a_message_in_the_place_of_the_array_is_told_and_not_sent_for_ever() {
     assert!(told.refused[0].cause.to_string().contains("$push"), "{}", told.refused[0].cause);
     assert_eq!(round(&collector, &world.store).await.messages, 0);
     assert_eq!((names(&world.collected().await), collector.waiting(9).await.unwrap()), (vec!["placed"], 1));
+    let thrown_away = world.orders().delete_one(doc! { "_id": 7 }).await.unwrap_err();
+    assert_eq!(thrown_away.kind(), ErrorKind::Conflict, "it waits to be mended");
 }
 
 /// The server finds the first of two fields of one name, and a client reads the last: what is collected cannot be pulled.

@@ -236,9 +236,12 @@ impl<T: Send + Sync> Documents<T> {
     }
 }
 
-/// Which of the documents that match have mail, or have none.
+/// Which of the documents that match have mail, or have none. A message that stands in the place of the array is mail as well: it
+/// waits there for somebody who mends it.
 pub(crate) fn waiting(filter: &Document, field: &str, waits: bool) -> Document {
-    doc! { "$and": [filter, { format!("{field}.0"): { "$exists": waits } }] }
+    let operator = if waits { "$or" } else { "$nor" };
+    let mail = [doc! { format!("{field}.0"): { "$exists": true } }, doc! { field: { "$type": "object" } }];
+    doc! { "$and": [filter, { operator: &mail[..] }] }
 }
 
 /// Why a document was left as it is.
