@@ -2,7 +2,8 @@
 //!
 //! A lane's row says who owns it; its checkpoints say how far it is and under which epoch (see [`crate::checkpoint`]). All
 //! instants are the database's. Lanes are locked in the order of their ids, so that transactions wait for each other and
-//! never in a circle; whoever locks a node does so before.
+//! never in a circle; whoever locks a node does so before, and whoever ends a lane or begins an epoch of it writes its checkpoint
+//! behind.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -180,7 +181,7 @@ fn least(route: &str, cursors: &[Cursor]) -> Work<Cursor> {
 
 /// Removes the lanes of a route, and answers where each was, by number. Under the route's lock.
 pub(crate) async fn take_lanes(db: &Db<'_>, route: &str) -> Work<Vec<Cursor>> {
-    let numbers = lane_numbers(db, route).await?;
+    let numbers = lock_lanes(db, route).await?;
     // Whoever owns a lane is fenced before it is asked where the lane is: a settlement needs no lock, and one that came behind
     // the question would not count. Fenced once: what was written by the first of two fences would be tidied away by the
     // second, and a settlement that waits for the first would go through.
@@ -197,7 +198,8 @@ async fn cursors_of(db: &Db<'_>, route: &str, numbers: &[u32]) -> Work<Vec<Curso
     Ok(cursors)
 }
 
-async fn lane_numbers(db: &Db<'_>, route: &str) -> Work<Vec<u32>> {
+/// Locks the lanes of a route, and answers their numbers.
+pub(crate) async fn lock_lanes(db: &Db<'_>, route: &str) -> Work<Vec<u32>> {
     let rows = db.query(LOCK_LANES, &[&route]).await?;
     rows.iter().map(|row| Ok(unsigned(row.try_get(0)?))).collect()
 }
@@ -205,7 +207,7 @@ async fn lane_numbers(db: &Db<'_>, route: &str) -> Work<Vec<u32>> {
 /// Removes the lanes of a route and fences whoever owns one. Under the route's lock. Of a replay nothing stays: its name is
 /// never given again, and who has no checkpoint is fenced too.
 pub(crate) async fn drop_lanes(db: &Db<'_>, route: &str) -> Work<()> {
-    for number in lane_numbers(db, route).await? {
+    for number in lock_lanes(db, route).await? {
         drop_lane(db, route, number).await?;
     }
     db.execute(FORGET_REPLAY, &[&route]).await?;

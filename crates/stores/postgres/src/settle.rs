@@ -15,7 +15,7 @@ use crate::{
     db::{Alone, Db},
     due,
     error::Work,
-    lease::drop_lane,
+    lease::{drop_lane, lock_lanes},
     parked::Rows,
     route::{Route, drop_empty_replays},
 };
@@ -95,6 +95,8 @@ pub(crate) async fn resume(db: &Db<'_>, lease: &Lease) -> Work<Resumed> {
 pub(crate) async fn finish(db: &Db<'_>, lease: &Lease) -> Work<bool> {
     let route = &*lease.lane.route;
     db.lock_route(route).await?;
+    // Before its checkpoint, as by whoever takes the lane.
+    lock_lanes(db, route).await?;
     Checkpoint::of(db, lease).await?;
     let is_replay = Route::find(db, route).await?.is_some_and(|route| route.reader.replay.is_some());
     if !is_replay || db.query_opt(WAITING, &[&route]).await?.is_some() {

@@ -1,17 +1,21 @@
 //! Lanes that are asked where they are, by whoever changes their route, while their owner settles as fast as it can: what was
-//! settled by then counts. A settlement that moves the cursor alone takes no lock, so the owner is fenced first.
+//! settled by then counts. A settlement that moves the cursor alone takes no lock, so the owner is fenced first. And a lane that
+//! ends while somebody takes it.
 
 use postrider_core::{
-    admin::{Actor, StoreAdmin},
+    admin::{Actor, ReplaySpec, StoreAdmin},
     browse::{RecordFilter, Standing},
-    lease::{LaneId, Lease, Node, Order, RouteSpec, Start},
+    lease::{LaneId, Lease, Node, Order, ReplayFilter, RouteSpec, Start},
     log::{Log, Page, Settlement},
     topic::TopicFilter,
 };
 use postrider_store_postgres::PostgresStore;
 use tokio::sync::oneshot;
 
-use crate::{WHOLE, commit, node, support::Place};
+use crate::{
+    Post, WHOLE, commit, node,
+    support::{Place, connect, until_waiting_for_a_lock},
+};
 
 /// More than are settled before somebody is fenced.
 const RECORDS: u32 = 2_000;
@@ -90,4 +94,36 @@ async fn what_was_settled_when_a_topic_is_let_go_stays_delivered() {
         let passed = store.records(&passed, None, RECORDS).await.unwrap().records.len();
         assert_eq!(passed, settled, "round {round}");
     }
+}
+
+/// Whoever takes a lane locks it, and then writes its checkpoint. One who ended it the other way round would wait for him, and he
+/// for the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_that_ends_while_its_lane_is_taken_waits_and_is_fenced() {
+    let mut post = Post::new(20).await;
+    post.commit(3).await;
+    post.read_on().await;
+    post.settle().await.unwrap();
+    let spec = ReplaySpec { route: "r".into(), to: None, filter: ReplayFilter::default(), rate: None };
+    let lane = LaneId { route: post.store.replay(&spec, &Actor::new("anna")).await.unwrap(), number: 0 };
+    let lease = post.store.acquire(&lane, &node()).await.unwrap().unwrap();
+
+    let schema = post.place.schema();
+    let mut client = connect().await;
+    let taking = client.transaction().await.unwrap();
+    let lock = format!("SELECT 1 FROM \"{schema}\".lane WHERE route = $1 FOR UPDATE");
+    taking.query_one(&lock, &[&&*lane.route]).await.unwrap();
+    let ending = tokio::spawn({
+        let (store, lease) = (post.store.clone(), lease.clone());
+        async move { store.finish(&lease).await }
+    });
+    until_waiting_for_a_lock(schema).await;
+    let begin = format!(
+        "INSERT INTO \"{schema}\".checkpoint (route, number, n, epoch, settled, lo, cursor)
+         SELECT route, number, n + 1, epoch + 1, 0, lo, cursor FROM \"{schema}\".checkpoint
+          WHERE route = $1 ORDER BY n DESC LIMIT 1"
+    );
+    assert_eq!(taking.execute(&begin, &[&&*lane.route]).await.unwrap(), 1, "nobody waits in a circle");
+    taking.commit().await.unwrap();
+    assert!(ending.await.unwrap().unwrap_err().is_fenced());
 }

@@ -41,6 +41,17 @@ pub(crate) async fn connect_to(url: &str) -> Client {
     client
 }
 
+/// Until a session that works on this schema waits for a lock.
+pub(crate) async fn until_waiting_for_a_lock(schema: &str) {
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    let (watcher, pattern) = (connect().await, format!("%{schema}%"));
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while watcher.query_one(waits, &[&pattern]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(std::time::Instant::now() < deadline, "somebody waits for a lock");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// A schema that is dropped at the end.
 pub(crate) struct Schema(String);
 
