@@ -26,6 +26,12 @@ pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 /// The same for retention, which may have a large leaf to count.
 pub(crate) const PURGE_PATIENCE: Duration = Duration::from_mins(10);
 
+/// How long the server waits for the next statement of a transaction that changes something. One who is frozen in the middle of
+/// it, or whose machine is gone, would keep its locks, and everybody who needs them waiting, for as long as the connection stands:
+/// hours, where nobody says that it does not. Shorter than a lease, unless that is very short, so whoever takes the lane after it
+/// waits for nobody. For this transaction alone: a pooler may stand between.
+const IDLE_PATIENCE: &str = "SET LOCAL idle_in_transaction_session_timeout = '10s'";
+
 /// What the lock on a route is called.
 const ROUTE: &str = "route";
 
@@ -44,7 +50,9 @@ impl<'a> Db<'a> {
     pub(crate) async fn begin(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
         let builder = client.build_transaction();
         let level = tokio_postgres::IsolationLevel::ReadCommitted;
-        Ok(Self { transaction: builder.isolation_level(level).start().await?, dialect })
+        let db = Self { transaction: builder.isolation_level(level).start().await?, dialect };
+        db.transaction.batch_execute(IDLE_PATIENCE).await?;
+        Ok(db)
     }
 
     /// On one consistent state of the database, and without changing it.

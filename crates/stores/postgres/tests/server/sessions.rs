@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use postrider_core::{
     ErrorKind,
+    admin::{Actor, StoreAdmin},
+    envelope::Envelope,
     lease::LaneId,
     log::{Log, Retention, Settlement},
+    parked::{Cause, Parked},
 };
 use postrider_store_postgres::PostgresStore;
 use postrider_testkit::fault::{Proxy, Traffic};
@@ -152,4 +155,41 @@ async fn a_database_that_cancels_long_statements_cancels_neither_reading_nor_ret
     let page = reading.await.unwrap().unwrap();
     assert_eq!(page.records.iter().map(|record| record.envelope.id).collect::<Vec<_>>(), sent);
     assert_eq!(purging.await.unwrap().unwrap(), 15, "the first block; there is no number 0");
+}
+
+/// A relay that is frozen, or whose machine is gone, has its locks for as long as the server waits for its next statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_begun_and_not_gone_on_with_is_rolled_back_by_the_server() {
+    let mut post = Post::new(20).await;
+    let (schema, client) = (post.place.schema().to_owned(), connect().await);
+    let triggers = ["node", "lane", "route", "parked"].map(|table| {
+        format!(
+            "CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON \"{schema}\".{table}
+                FOR EACH STATEMENT EXECUTE FUNCTION \"{schema}\".note ();"
+        )
+    });
+    let sql = format!(
+        "CREATE TABLE \"{schema}\".noted (place text, patience text);
+         CREATE FUNCTION \"{schema}\".note () RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO \"{schema}\".noted
+             VALUES (TG_TABLE_NAME, current_setting('idle_in_transaction_session_timeout'));
+             RETURN NULL;
+         END $$;
+         {}",
+        triggers.concat()
+    );
+    client.batch_execute(&sql).await.unwrap();
+    let (lane, owner) = (LaneId { route: "other".into(), number: 0 }, node());
+    let lease = crate::take(&post.store, "other").await;
+    post.store.release(&lease).await.unwrap();
+    post.store.acquire(&lane, &owner).await.unwrap().unwrap();
+    let retrying = Parked::Retrying { after: Duration::ZERO, attempts: 1, cause: Cause::new("refused", "no") };
+    post.park(vec![(Envelope::new("orders", "order.placed", "{}"), retrying)]).await;
+    post.store.retire(owner.id).await.unwrap();
+    post.store.pause("other", &Actor::new("anna")).await.unwrap();
+
+    let noted = format!("SELECT DISTINCT place, patience FROM \"{schema}\".noted ORDER BY place");
+    let rows = client.query(&noted, &[]).await.unwrap();
+    let noted: Vec<(&str, &str)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(noted, [("lane", "10s"), ("node", "10s"), ("parked", "10s"), ("route", "10s")]);
 }
