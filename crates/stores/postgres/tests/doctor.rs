@@ -111,6 +111,8 @@ async fn whoever_holds_something_back_is_named() {
     let store = PostgresStore::open(&url).await.unwrap();
     let (writer, reader, other) =
         (connect(&url).await.unwrap(), connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    let enqueuer = connect(&url).await.unwrap();
+    enqueuer.batch_execute("BEGIN; SELECT postrider.enqueue('orders', 'order.placed', '{}'::text)").await.unwrap();
     writer.batch_execute("BEGIN; CREATE TABLE\nmine (); SELECT 'what I did'").await.unwrap();
     reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await.unwrap();
     other.batch_execute("BEGIN; CREATE TABLE theirs (); PREPARE TRANSACTION 'it''s mine'").await.unwrap();
@@ -120,15 +122,17 @@ async fn whoever_holds_something_back_is_named() {
     let pid = async |client: &tokio_postgres::Client| -> i32 {
         client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
     };
-    let (writer_pid, reader_pid) = (pid(&writer).await, pid(&reader).await);
+    let (enqueuer_pid, writer_pid, reader_pid) = (pid(&enqueuer).await, pid(&writer).await, pid(&reader).await);
     let open = |pid: i32| {
         let subject = format!("pid {pid}");
         found.iter().find(|f| f.code == "open-transaction" && f.subject == subject).expect("named").clone()
     };
     let writing = open(writer_pid);
-    for part in ["postrider in postgres", "idle in transaction", "retention", "CREATE TABLE mine (); SELECT …"] {
+    for part in ["postrider in postgres", "idle in transaction", "cleaning", "CREATE TABLE mine (); SELECT …"] {
         assert!(writing.detail.contains(part), "{part}: {writing:?}");
     }
+    assert!(!writing.detail.contains("retention"), "it has drawn no number of the log: {writing:?}");
+    assert!(open(enqueuer_pid).detail.contains("retention"), "retention waits for what it has enqueued");
     assert!(!writing.detail.contains("what I did"), "a literal may be a payload: {writing:?}");
     assert!(writing.fix.contains(&format!("pg_terminate_backend({writer_pid})")), "{writing:?}");
     assert!(open(reader_pid).detail.contains("cleaning"), "a snapshot holds back other things");
@@ -140,7 +144,7 @@ async fn whoever_holds_something_back_is_named() {
     let subjects: Vec<&str> = written.iter().map(|finding| finding.subject.as_str()).collect();
     assert_eq!(
         subjects,
-        [format!("pid {writer_pid}").as_str(), "gid it's mine"],
+        [format!("pid {enqueuer_pid}").as_str(), &format!("pid {writer_pid}"), "gid it's mine"],
         "a reader cannot have enqueued anything"
     );
     assert!(written[0].detail.contains("until it commits"), "{written:?}");

@@ -1,7 +1,7 @@
 //! Who holds back what: transactions, prepared transactions and replication slots that have been there for long.
 //!
-//! None of them holds up the messages of others, unless it keeps a lock on our tables. A transaction that writes keeps
-//! retention from emptying what came after it, and any old snapshot keeps the server from cleaning up after updates, everywhere
+//! None of them holds up the messages of others, unless it keeps a lock on our tables. A transaction that has enqueued keeps
+//! retention from emptying what came after it, and any that is old keeps the server from cleaning up after updates, everywhere
 //! in the database.
 
 use std::time::Duration;
@@ -17,11 +17,16 @@ use crate::{
     error::Work,
 };
 
-/// Sessions of others that have a transaction id, or a snapshot that holds back cleaning. Walsenders come with the slots.
+/// Sessions of others that have a transaction id, or a snapshot that holds back cleaning. Walsenders come with the slots. Whoever
+/// has drawn a number of the log has a lock on its sequence.
 const TRANSACTIONS: &str = "
 SELECT pid, coalesce(usename, '?'), coalesce(datname, '?'), state, extract(epoch FROM clock_timestamp() - xact_start)::float8,
-       backend_xid IS NOT NULL, query, application_name
-  FROM pg_stat_activity
+       backend_xid IS NOT NULL, query,
+       EXISTS (SELECT 1
+                 FROM pg_locks AS lock
+                WHERE lock.pid = activity.pid AND lock.relation = to_regclass($2) AND lock.mode <> 'AccessShareLock'
+                  AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+  FROM pg_stat_activity AS activity
  WHERE xact_start < clock_timestamp() - $1 * interval '1 second'
    AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
    AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -92,15 +97,15 @@ SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?
 /// Whoever keeps a lock for longer keeps others from writing. Ordinary commits take milliseconds.
 const LOCKED_AFTER_SECONDS: f64 = 2.0;
 
-pub(super) async fn examine(client: &Client, thresholds: Thresholds) -> Work<Vec<Finding>> {
+pub(super) async fn examine(client: &Client, dialect: &Postgres, thresholds: Thresholds) -> Work<Vec<Finding>> {
     let age = thresholds.transaction_age.as_secs_f64();
     let mut findings = Vec::new();
-    for row in client.query(TRANSACTIONS, &[&age]).await? {
+    for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}")]).await? {
         let open = Session::of(&row)?;
-        let holds = if open.writes {
-            "it has written, so retention keeps everything that was enqueued since"
+        let holds = if row.try_get(7)? {
+            "it has enqueued, so retention keeps everything that was enqueued since"
         } else {
-            "its snapshot keeps the server from cleaning up what has changed since"
+            "it keeps the server from cleaning up what has changed since"
         };
         findings.push(open.finding(holds));
     }
@@ -143,10 +148,10 @@ pub(crate) async fn blocker_of(client: &Client, pid: i32) -> Work<Option<Finding
     Ok(Some(Session::of(&row)?.locks("that was waited for in vain")))
 }
 
-pub(super) async fn uncommitted(client: &Client, age: Duration) -> Work<Vec<Finding>> {
+pub(super) async fn uncommitted(client: &Client, dialect: &Postgres, age: Duration) -> Work<Vec<Finding>> {
     let age = age.as_secs_f64();
     let mut findings = Vec::new();
-    for row in client.query(TRANSACTIONS, &[&age]).await? {
+    for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}")]).await? {
         let open = Session::of(&row)?;
         if open.writes {
             findings.push(open.finding("what it has enqueued is seen by nobody until it commits"));

@@ -29,7 +29,7 @@ pub(super) async fn examine(store: &PostgresStore, thresholds: Thresholds) -> Wo
     let mut findings = Vec::new();
     findings.extend(server::examine(&client, access).await?);
     findings.extend(blockers::blockage(&client, dialect).await?);
-    findings.extend(blockers::examine(&client, thresholds).await?);
+    findings.extend(blockers::examine(&client, dialect, thresholds).await?);
     findings.extend(privileges::examine(&client, dialect).await?);
     match ring::examine(&client, dialect, store.block_bits()).await {
         // Whoever has the lock matters more than what is behind it. Perhaps it was too young for that at first.
@@ -55,5 +55,5 @@ pub(super) async fn blockage(store: &PostgresStore) -> Work<Option<Finding>> {
 
 /// Transactions that have written something and are still open.
 pub(super) async fn uncommitted(store: &PostgresStore, age: Duration) -> Work<Vec<Finding>> {
-    blockers::uncommitted(&store.0.access.client().await?, age).await
+    blockers::uncommitted(&store.0.access.client().await?, &store.0.dialect, age).await
 }
