@@ -216,10 +216,12 @@ impl PostgresStore {
     }
 
     /// Gives a connection back to the pool. One that did not answer in time is closed, and so are those that wait in the pool,
-    /// for they lead to the same place.
+    /// for they lead to the same place. The server is told: while a session waits for a lock, it does not notice that nobody
+    /// waits for it any more.
     fn give_back<T>(&self, client: Object, outcome: Work<T>) -> Work<T> {
         if outcome.as_ref().is_err_and(Fault::is_silence) {
-            drop(Object::take(client));
+            let (access, silent) = (self.0.access.clone(), Object::take(client).cancel_token());
+            tokio::spawn(async move { access.cancel(silent).await });
             self.0.pool.retain(|_, _| false);
         }
         outcome

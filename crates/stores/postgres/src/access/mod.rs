@@ -30,7 +30,7 @@ use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
 use postrider_core::{Error, Result};
 use tokio::task::AbortHandle;
 use tokio_postgres::{
-    Client, Config, Connection, Socket,
+    CancelToken, Client, Config, Connection, Socket,
     config::{Host, SslMode, TargetSessionAttrs},
 };
 
@@ -125,6 +125,11 @@ impl Access {
     pub(crate) async fn driven(&self) -> Work<(Client, Driven)> {
         let (client, connection) = self.connect().await?;
         Ok((client, Driven(tokio::spawn(connection).abort_handle())))
+    }
+
+    /// Asks the server to give up what a connection is waiting for, if it can be asked.
+    pub(crate) async fn cancel(&self, token: CancelToken) {
+        let _ = in_time(Some(GREETING_PATIENCE), async { Ok(token.cancel_query(self.tls.clone()).await?) }).await;
     }
 
     /// What makes the connections of a pool.

@@ -193,3 +193,22 @@ async fn what_is_begun_and_not_gone_on_with_is_rolled_back_by_the_server() {
     let noted: Vec<(&str, &str)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(noted, [("lane", "10s"), ("node", "10s"), ("parked", "10s"), ("route", "10s")]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_behind_a_lock_leaves_nobody_waiting_on_the_server() {
+    let post = Post::new(20).await;
+    let schema = post.place.schema().to_owned();
+    let mut client = connect().await;
+    let holding = client.transaction().await.unwrap();
+    holding.batch_execute(&format!("LOCK TABLE \"{schema}\".lane")).await.unwrap();
+    let silent = post.store.heartbeat(&node()).await.unwrap_err();
+    assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent:?}");
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    let (watcher, pattern) = (connect().await, format!("%{schema}%"));
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while watcher.query_one(waits, &[&pattern]).await.unwrap().get::<_, i64>(0) > 0 {
+        assert!(std::time::Instant::now() < deadline, "nobody wants its answer any more");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    holding.commit().await.unwrap();
+}
