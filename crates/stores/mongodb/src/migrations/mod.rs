@@ -70,7 +70,8 @@ impl Migration {
 /// Every migration and whether it is applied.
 ///
 /// # Errors
-/// [`Schema`](postrider_core::ErrorKind::Schema) if the database is newer than this program or was altered; otherwise what the server answers.
+/// [`Schema`](postrider_core::ErrorKind::Schema) if the database is newer than this program or was altered; otherwise what
+/// the server answers.
 pub async fn status(url: &str, names: &Mongo) -> Result<Vec<Standing>> {
     let mut db = open(url, names).await?;
     standings(&mut db).await.map_err(|fault| fault.into_error("look at the collections"))

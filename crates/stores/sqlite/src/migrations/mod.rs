@@ -73,7 +73,8 @@ impl Migration {
 /// Every migration and whether it is applied. A file that does not exist has none applied, and is not made. Blocks.
 ///
 /// # Errors
-/// [`Schema`](postrider_core::ErrorKind::Schema) if the database is newer than this program or was altered; otherwise what SQLite answers.
+/// [`Schema`](postrider_core::ErrorKind::Schema) if the database is newer than this program or was altered; otherwise what
+/// SQLite answers.
 pub fn status(path: impl AsRef<Path>, dialect: &Sqlite) -> Result<Vec<Standing>> {
     let path = path.as_ref();
     let file = path.display().to_string();
