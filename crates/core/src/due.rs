@@ -84,7 +84,7 @@ impl<'a> DueRead<'a> {
     /// How many rows of a line are looked at: those that may go, and one that tells whether there are more.
     #[must_use]
     pub fn rows_of_line(&self) -> i64 {
-        i64::from(self.limit.per_line.max(1)) + 1
+        i64::from(self.per_line()) + 1
     }
 
     /// What stands in a line, from its head on, [so many](Self::rows_of_line) rows of it. Nothing, if the line is gone.
@@ -97,7 +97,7 @@ impl<'a> DueRead<'a> {
             let row = row?;
             let is_due = row.due_at.is_some_and(|at| at <= self.now);
             let found = self.due_row(row);
-            if line.rows.len() as i64 + 1 == self.rows_of_line() || !is_due || !self.room.take(&found.record) {
+            if line.rows.len() == self.per_line() as usize || !is_due || !self.room.take(&found.record) {
                 line.more = true;
                 break;
             }
@@ -123,6 +123,10 @@ impl<'a> DueRead<'a> {
     #[must_use]
     pub fn page(self) -> DuePage {
         self.page
+    }
+
+    fn per_line(&self) -> u32 {
+        self.limit.per_line.max(1)
     }
 
     /// What stays behind although it is due comes next, at once.
