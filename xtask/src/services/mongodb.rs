@@ -56,7 +56,9 @@ fn set_of(names: &[&str], settings: &[&str]) -> Result<Vec<Started>> {
         Ok(())
     });
     if let Err(error) = begun.and_then(|()| initiate(&ports)) {
-        members.iter().try_for_each(process::stop)?;
+        // All of them, also where one does not stop.
+        let stopped: Vec<Result<()>> = members.iter().map(process::stop).collect();
+        stopped.into_iter().collect::<Result<()>>()?;
         return Err(error);
     }
     let hosts: Vec<String> = ports.iter().map(|port| host(*port)).collect();
