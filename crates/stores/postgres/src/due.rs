@@ -19,6 +19,7 @@ use crate::{
     floor::Look,
     parked::{ordinal, signed},
     records::envelope,
+    together::Seat,
     values::Instant,
 };
 
@@ -82,10 +83,11 @@ pub(crate) type Question = (LaneId, Timestamp);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Looked {
     epoch: u64,
-    first: Option<Timestamp>,
-    free_at: Option<Timestamp>,
-    now: Timestamp,
+    pub(crate) look: Look,
 }
+
+/// The next question of a lane that found nothing.
+pub(crate) type NextLook = Seat<Question, Option<Looked>>;
 
 /// Of each lane, in the order of the lanes.
 pub(crate) async fn look(on: &Alone<'_>, lanes: &[Question]) -> Work<Vec<Option<Looked>>> {
@@ -93,13 +95,15 @@ pub(crate) async fn look(on: &Alone<'_>, lanes: &[Question]) -> Work<Vec<Option<
     let numbers: Vec<i64> = lanes.iter().map(|(lane, _)| i64::from(lane.number)).collect();
     let floors: Vec<Instant> = lanes.iter().map(|(_, floor)| Instant(*floor)).collect();
     let locks: Vec<i64> = routes.iter().map(|route| on.route_lock(route)).collect();
-    let mut found = Vec::new();
-    for row in on.query(LOOK, &[&routes, &numbers, &floors, &locks]).await? {
+    let asked_at = time::Instant::now();
+    let rows = on.query(LOOK, &[&routes, &numbers, &floors, &locks]).await?;
+    let (answered_at, mut found) = (time::Instant::now(), Vec::new());
+    for row in rows {
         let instant = |column: usize| Ok::<_, Fault>(row.try_get::<_, Option<Instant>>(column)?.map(|at| at.0));
         let (first, free_at) = (instant(1)?, instant(2)?);
-        let now = row.try_get::<_, Instant>(3)?.0;
+        let look = Look { first, free_at, now: row.try_get::<_, Instant>(3)?.0, asked_at, answered_at };
         let epoch: Option<i64> = row.try_get(0)?;
-        found.push(epoch.map(|epoch| Looked { epoch: epoch.cast_unsigned(), first, free_at, now }));
+        found.push(epoch.map(|epoch| Looked { epoch: epoch.cast_unsigned(), look }));
     }
     Ok(found)
 }
@@ -112,11 +116,7 @@ impl Looked {
 
     /// The usual answer: nothing waits. Otherwise [`due`] tells what does.
     pub(crate) fn is_nothing(&self) -> bool {
-        self.first.is_none()
-    }
-
-    pub(crate) fn between(&self, asked_at: time::Instant, answered_at: time::Instant) -> Look {
-        Look { first: self.first, free_at: self.free_at, now: self.now, asked_at, answered_at }
+        self.look.first.is_none()
     }
 }
 

@@ -152,8 +152,9 @@ struct Inner {
     opened_at: Instant,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     lanes: Lanes<Remembered>,
-    /// Lanes that ask whether a parked row is due, all at once.
-    dues: Together<due::Question, Option<due::Looked>>,
+    /// Lanes that found no parked row to wait for, and will look again at about the same moment.
+    due_looks: Together<due::Question, Option<due::Looked>>,
+    next_due_looks: Lanes<due::NextLook>,
     /// How low each lane begins to look for due rows.
     floors: Lanes<Floor>,
     /// Held by whoever puts right what a clock that went back has left.

@@ -88,6 +88,7 @@ impl Log for PostgresStore {
             }
             self.0.lanes.keep_those_of(&roster);
             self.0.floors.keep_those_of(&roster);
+            self.0.next_due_looks.keep_those_of(&roster);
             Ok(roster)
         })
     }
@@ -130,7 +131,10 @@ impl Log for PostgresStore {
             }
             let settled: BoxFuture<'_, Result<()>> =
                 transact!(self, in_time begin, "settle", |db| settle::settle(&db, lease, settlement));
-            settled.await
+            let settled = settled.await;
+            // What was asked for until now does not know what this has parked.
+            drop(self.0.next_due_looks.take(lease));
+            settled
         })
     }
 
@@ -184,24 +188,35 @@ impl PostgresStore {
 
     /// Whether no row of the lease's route waits for time, and otherwise how low a read of such rows has to begin.
     async fn look_for_due(&self, lease: &Lease) -> Work<(bool, Timestamp)> {
-        let look = |lanes: Vec<due::Question>| -> BoxFuture<'_, Work<_>> {
-            let look = async move |client: &mut Object| due::look(&Alone::new(client, &self.0.dialect), &lanes).await;
-            Box::pin(self.in_time(ANSWER_PATIENCE, look))
+        let look = |lanes: Vec<due::Question>| -> BoxFuture<'static, Work<_>> {
+            let store = self.clone();
+            Box::pin(async move {
+                let look = async |client: &mut Object| due::look(&Alone::new(client, &store.0.dialect), &lanes).await;
+                store.in_time(ANSWER_PATIENCE, look).await
+            })
         };
         let session = self.live_session();
         let mut known = self.0.floors.get(lease).filter(|floor| floor.is_of(session, Instant::now()));
+        let mut next_look = self.0.next_due_looks.take(lease);
         // Ends with the second turn at the latest, which begins at the bottom.
         loop {
-            let asked_at = Instant::now();
-            let found = self.0.dues.ask((lease.lane.clone(), Floor::start(known.as_ref())), look).await?;
+            let question = (lease.lane.clone(), Floor::start(known.as_ref()));
+            let found = match next_look.take() {
+                Some(seat) if seat.question == question => seat.ask(self.0.waker.hinted_at(), look).await?,
+                _ => look(vec![question]).await?.pop().expect("one answer to one question"),
+            };
             let found = Looked::of(found, lease)?;
-            let look = found.between(asked_at, Instant::now());
-            if known.as_ref().is_some_and(|floor| !floor.holds(&look)) {
+            if known.as_ref().is_some_and(|floor| !floor.holds(&found.look)) {
                 known = None;
                 continue;
             }
-            if let Some(floor) = Floor::after(known.as_ref(), session, &look) {
+            let floor = Floor::after(known.as_ref(), session, &found.look);
+            if let Some(floor) = floor {
                 self.0.floors.remember(lease, floor);
+            }
+            if found.is_nothing() {
+                let question = (lease.lane.clone(), Floor::start(floor.as_ref()));
+                self.0.next_due_looks.remember(lease, self.0.due_looks.seat(question));
             }
             return Ok((found.is_nothing(), Floor::start(known.as_ref())));
         }

@@ -34,7 +34,7 @@ use crate::{
     records::Gathered,
     rounds::{Rounds, Window},
     select::{Selection, plain_topics, takes_all},
-    session::{Found, Session, Size},
+    session::{Found, NextLook, Session, Size},
     set_back::{LOOK_MILLIS, PassedOver},
 };
 
@@ -64,6 +64,8 @@ pub(crate) struct Remembered {
     average: Option<usize>,
     /// The next page, if it has been asked for.
     ahead: Option<Ahead>,
+    /// If there was nothing to read: the look that comes next, for which nothing newer may be known than it was given for.
+    next_look: Option<NextLook>,
 }
 
 /// Reads on behind `after`. If the future is dropped, what was remembered of the lane is forgotten, and nothing else.
@@ -103,7 +105,7 @@ impl Remembered {
 /// From the cursor alone.
 async fn load(
     store: &PostgresStore,
-    session: &Session,
+    session: &Arc<Session>,
     lease: &Lease,
     after: &Cursor,
     position: &Position,
@@ -148,15 +150,16 @@ async fn load(
         interner: Interner::default(),
         average: None,
         ahead: None,
+        next_look: None,
     })
 }
 
 /// With a planted mistake.
-async fn load_wrongly(store: &PostgresStore, session: &Session, position: &Position) -> Work<Rounds> {
+async fn load_wrongly(store: &PostgresStore, session: &Arc<Session>, position: &Position) -> Work<Rounds> {
     let (mut position, mut number) = (position.clone(), session.number);
     if store.0.plant.is(Plant::PositionWithoutTarget)
         && let Some((target, pos)) = &mut position.target
-        && let Some(observed) = session.observe(|_, _| false).await?
+        && let Some(observed) = session.observe(None, Instant::now(), |_, _| false).await?
     {
         (*target, *pos, position.hi) = (observed.target, observed.last.min(*pos), observed.last);
     }
@@ -236,6 +239,7 @@ async fn raise(store: &PostgresStore, session: &Session, lane: &mut Remembered) 
         return Ok(());
     }
     lane.raised_at = Some(now);
+    lane.next_look = None;
     lane.rounds.raise(&session.watch().await?);
     Ok(())
 }
@@ -248,7 +252,7 @@ async fn fill(
     lane: &mut Remembered,
     gathered: &mut Gathered,
 ) -> Work<bool> {
-    let Remembered { rounds, interner, average, ahead, .. } = lane;
+    let Remembered { rounds, interner, average, ahead, next_look, .. } = lane;
     interner.tidy();
     let mut selection = Selection::new(&lease.reader, lease.lane.number, lease.lanes);
     let topics = Arc::new(plain_topics(&lease.reader));
@@ -262,7 +266,10 @@ async fn fill(
                 return Ok(false);
             }
             let nothing = |target: &_, last| rounds.has_nothing_for(target, last);
-            let Some(observed) = session.observe(nothing).await? else { return Ok(false) };
+            let Some(observed) = session.observe(next_look.take(), store.0.waker.hinted_at(), nothing).await? else {
+                *next_look = Some(session.next_look());
+                return Ok(false);
+            };
             if rounds.is_beyond(observed.last) {
                 return Err(went_back(store, session, lease, observed.last).await?.into());
             }

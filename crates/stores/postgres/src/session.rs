@@ -36,7 +36,7 @@ use crate::{
     set_back,
     silence::Silence,
     snapshot::Snapshot,
-    together::Together,
+    together::{Seat, Together},
 };
 
 /// Guards the plan of a leaf that has no statistics: one range of its index, and no planning per page. And no limits of time
@@ -158,9 +158,15 @@ pub(crate) struct Session {
     newest: Statement,
     /// Whether the last look found something.
     busy: AtomicBool,
-    /// Lanes that look, all at once.
-    looks: Together<(), (Snapshot, i64)>,
+    /// Lanes that found nothing, and will look again at about the same moment.
+    looks: Together<(), Arc<Seen>>,
 }
+
+/// What one look sees: a snapshot, and behind it the last number.
+type Seen = (Snapshot, i64);
+
+/// The next look of a lane that found nothing.
+pub(crate) type NextLook = Seat<(), Arc<Seen>>;
 
 impl Session {
     /// Connects, and refuses what a reader must not be connected to.
@@ -241,21 +247,35 @@ impl Session {
     ///
     /// The first two are one statement, which takes its snapshot before it calls anything; the third is another, behind it.
     /// Where the last look found something, the next one probably will, and both are sent together. Else the first comes
-    /// alone, for an idle reader needs no more, and serves all lanes that look at the same moment.
-    pub(crate) async fn observe(&self, is_nothing: impl Fn(&Snapshot, i64) -> bool) -> Work<Option<Observed>> {
+    /// alone, for an idle reader needs no more, and serves all lanes that look at about the same moment. `next_look`: what this
+    /// lane has seen since is nothing newer than what it was given for. `hinted_at`: what was announced until then is seen.
+    pub(crate) async fn observe(
+        self: &Arc<Self>,
+        next_look: Option<NextLook>,
+        hinted_at: Instant,
+        is_nothing: impl Fn(&Snapshot, i64) -> bool,
+    ) -> Work<Option<Observed>> {
         if self.plant != Plant::None {
             return self.observe_wrongly().await.map(Some);
         }
-        let ((target, last), next) = if self.busy.load(Ordering::Relaxed) {
+        let (seen, next) = if self.busy.load(Ordering::Relaxed) {
             let (seen, next) = try_join(self.look(), self.one(&self.next, &[])).await?;
-            (seen, Some(next))
+            (Arc::new(seen), Some(next))
         } else {
-            let look = |lanes: Vec<()>| -> BoxFuture<'_, Work<_>> {
-                Box::pin(async move { Ok(vec![self.look().await?; lanes.len()]) })
+            let look = |lanes: Vec<()>| -> BoxFuture<'static, Work<_>> {
+                let session = Arc::clone(self);
+                Box::pin(async move {
+                    let seen = Arc::new(session.look().await?);
+                    Ok(lanes.iter().map(|()| Arc::clone(&seen)).collect())
+                })
             };
-            (self.looks.ask((), look).await?, None)
+            let seen = match next_look {
+                Some(seat) => seat.ask(hinted_at, look).await?,
+                None => Arc::new(self.look().await?),
+            };
+            (seen, None)
         };
-        let nothing = is_nothing(&target, last);
+        let nothing = is_nothing(&seen.0, seen.1);
         self.busy.store(!nothing, Ordering::Relaxed);
         if nothing {
             return Ok(None);
@@ -264,10 +284,16 @@ impl Session {
             Some(next) => next,
             None => self.one(&self.next, &[]).await?,
         };
+        let (target, last) = Arc::unwrap_or_clone(seen);
         Ok(Some(Observed { target, last, next: low_half(next.try_get(0)?) }))
     }
 
-    async fn look(&self) -> Work<(Snapshot, i64)> {
+    /// For a lane that has just found nothing.
+    pub(crate) fn next_look(&self) -> NextLook {
+        self.looks.seat(())
+    }
+
+    async fn look(&self) -> Work<Seen> {
         let row = self.one(&self.look, &[]).await?;
         refuse_standby(row.try_get(1)?)?;
         Ok((row.try_get(0)?, row.try_get(2)?))

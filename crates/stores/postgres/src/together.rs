@@ -1,184 +1,259 @@
-//! Questions that are asked at the same moment, answered by one statement.
+//! Questions that several lanes ask at about the same moment, answered by one statement.
 //!
-//! The lanes of a node that has nothing to do look for work at common moments. Whoever comes first waits for as many as have
-//! met lately, though not for long, asks for all of them, and hands out the answers; so an idle node costs the same with one
-//! lane and with a hundred, and one lane waits for nobody. An answer was always asked for after its question.
+//! The lanes of a node that has nothing to do look for work at common moments, one a little later than the other. Whoever
+//! found nothing takes a [`Seat`]: it says what it will ask next. Whoever then comes first asks for everybody who has one; who
+//! comes a moment later finds its answer there, or under way. So an idle node costs the same with one lane and with a hundred,
+//! and nobody waits for somebody to come.
+//!
+//! An answer counts for a lane only if it was asked for
+//!
+//! - after the lane took its seat, so it never knows less than it did before,
+//! - after the last hint, so what was announced is found,
+//! - no longer ago than [`LATE`], which is all that this may add to the time until a commit is found that nobody announced.
+//!
+//! A lane that learns or changes something by another way gives up its seat by dropping it, and asks for itself next time.
 
 use std::{
-    mem,
-    sync::{Mutex, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use futures_util::future::OptionFuture;
 use postrider_core::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use crate::error::Work;
 
-/// How often the first one lets others go before it asks, at least.
-const TURNS: usize = 16;
+/// How old an answer may be: much more than idle lanes come apart, and less than a lane waits by default before it looks again.
+const LATE: Duration = Duration::from_millis(25);
 
-/// How long it waits for as many as have met lately: as long as it takes to wake the other threads.
-const PATIENCE: Duration = Duration::from_micros(500);
+/// A table at which questions meet.
+pub(crate) struct Together<Q, A>(Arc<Mutex<Table<Q, A>>>);
 
-/// So many smaller meetings, and the larger one is forgotten.
-const MEETINGS: u32 = 32;
-
-/// A place where questions meet.
-pub(crate) struct Together<Q, A> {
-    meeting: Mutex<Meeting<Q, A>>,
+struct Table<Q, A> {
+    late: Duration,
+    next_seat: u64,
+    /// What those will ask who found nothing the last time.
+    seats: BTreeMap<u64, Q>,
+    latest: Option<Asked<A>>,
 }
 
-struct Meeting<Q, A> {
-    waiting: Vec<(Q, oneshot::Sender<A>)>,
-    /// As many have met lately.
-    usual: usize,
-    /// Meetings since then that were smaller.
-    smaller: u32,
+/// What was asked last, for whom, and what came of it.
+struct Asked<A> {
+    at: Instant,
+    /// The seat, and the place of its answer.
+    seats: BTreeMap<u64, usize>,
+    answers: Answers<A>,
+}
+
+/// Nothing yet, or all of them. It ends without them if they could not be had.
+type Answers<A> = watch::Receiver<Option<Arc<Vec<A>>>>;
+
+/// A question that will be asked. Given up when it is dropped.
+pub(crate) struct Seat<Q, A> {
+    table: Arc<Mutex<Table<Q, A>>>,
+    number: u64,
+    since: Instant,
+    pub(crate) question: Q,
 }
 
 impl<Q, A> Default for Together<Q, A> {
     fn default() -> Self {
-        Self { meeting: Mutex::new(Meeting { waiting: Vec::new(), usual: 1, smaller: 0 }) }
+        Self::with_answers_up_to(LATE)
     }
 }
 
-impl<Q: Clone + Send, A: Send> Together<Q, A> {
-    /// Asks. `answers` is called by one of those who meet, for all of them, and has as many answers as there are questions,
-    /// in the same order. If that one fails or is dropped, the others ask for themselves.
-    pub(crate) async fn ask<'f>(
-        &self,
-        question: Q,
-        answers: impl Fn(Vec<Q>) -> BoxFuture<'f, Work<Vec<A>>>,
+impl<Q, A> Together<Q, A> {
+    fn with_answers_up_to(late: Duration) -> Self {
+        Self(Arc::new(Mutex::new(Table { late, next_seat: 0, seats: BTreeMap::new(), latest: None })))
+    }
+}
+
+impl<Q: Clone, A> Together<Q, A> {
+    /// Says that this will be asked next. Whatever is asked for from now on may answer it.
+    pub(crate) fn seat(&self, question: Q) -> Seat<Q, A> {
+        let mut table = lock(&self.0);
+        table.next_seat += 1;
+        let number = table.next_seat;
+        table.seats.insert(number, question.clone());
+        Seat { table: Arc::clone(&self.0), number, since: Instant::now(), question }
+    }
+}
+
+impl<Q: Clone + Send, A: Clone + Send + Sync + 'static> Seat<Q, A> {
+    /// Asks what the seat is for, which is over with that. `hinted_at`: what was asked for before does not count. `ask` has as
+    /// many answers as there are questions, in the same order.
+    ///
+    /// If it fails, whoever has come first is told, and everybody else asks alone. If the future is dropped, the statement runs
+    /// to its end for the others.
+    pub(crate) async fn ask(
+        self,
+        hinted_at: Instant,
+        ask: impl Fn(Vec<Q>) -> BoxFuture<'static, Work<Vec<A>>>,
     ) -> Work<A> {
-        let (sender, receiver) = oneshot::channel();
-        if self.join(question.clone(), sender) {
-            let leading = Leading(self);
-            self.wait_for_the_others().await;
-            let (questions, senders): (Vec<Q>, Vec<_>) = leading.0.take().into_iter().unzip();
-            mem::forget(leading);
-            self.note(questions.len());
-            for (sender, answer) in senders.into_iter().zip(answers(questions).await?) {
-                // Whoever does not want it any more was dropped.
-                let _ = sender.send(answer);
-            }
+        let question = self.question.clone();
+        let (place, mut answers, asking) = self.come(hinted_at, &ask);
+        drop(self);
+        if let Some(Ok(outcome)) = OptionFuture::from(asking).await {
+            outcome?;
         }
-        match receiver.await {
-            Ok(answer) => Ok(answer),
-            Err(_) => Ok(answers(vec![question]).await?.pop().expect("one answer to one question")),
+        let answer = answers.wait_for(Option::is_some).await.ok().and_then(|all| Some(all.as_ref()?[place].clone()));
+        match answer {
+            Some(answer) => Ok(answer),
+            None => Ok(ask(vec![question]).await?.pop().expect("one answer to one question")),
         }
     }
 
-    async fn wait_for_the_others(&self) {
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
+    /// The place of its answer among those that are there or under way. If there is none, it is asked for, on behalf of
+    /// all seats, by a task of its own: whoever comes first may be held up by other things.
+    #[allow(clippy::type_complexity, reason = "three things that belong to one moment")]
+    fn come(
+        &self,
+        hinted_at: Instant,
+        ask: impl Fn(Vec<Q>) -> BoxFuture<'static, Work<Vec<A>>>,
+    ) -> (usize, Answers<A>, Option<tokio::task::JoinHandle<Work<()>>>) {
+        let mut table = lock(&self.table);
+        let now = Instant::now();
+        let counts = |asked: &Asked<A>| {
+            asked.at > self.since && asked.at > hinted_at && now.duration_since(asked.at) <= table.late
+        };
+        if let Some(asked) = table.latest.as_ref().filter(|asked| counts(asked))
+            && let Some(place) = asked.seats.get(&self.number)
+        {
+            return (*place, asked.answers.clone(), None);
         }
-        let began = Instant::now();
-        while self.some_are_missing() && began.elapsed() < PATIENCE {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    fn some_are_missing(&self) -> bool {
-        let meeting = self.meeting();
-        meeting.waiting.len() < meeting.usual
-    }
-
-    /// Whether it is the first.
-    fn join(&self, question: Q, sender: oneshot::Sender<A>) -> bool {
-        let mut meeting = self.meeting();
-        meeting.waiting.push((question, sender));
-        meeting.waiting.len() == 1
-    }
-
-    fn take(&self) -> Vec<(Q, oneshot::Sender<A>)> {
-        mem::take(&mut self.meeting().waiting)
-    }
-
-    fn note(&self, met: usize) {
-        let mut meeting = self.meeting();
-        meeting.smaller = if met < meeting.usual { meeting.smaller + 1 } else { 0 };
-        if met >= meeting.usual || meeting.smaller > MEETINGS {
-            (meeting.usual, meeting.smaller) = (met, 0);
-        }
-    }
-
-    fn meeting(&self) -> std::sync::MutexGuard<'_, Meeting<Q, A>> {
-        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+        let seats: BTreeMap<u64, usize> = table.seats.keys().enumerate().map(|(place, seat)| (*seat, place)).collect();
+        let place = seats[&self.number];
+        let (sender, answers) = watch::channel(None);
+        let asking = ask(table.seats.values().cloned().collect());
+        table.latest = Some(Asked { at: now, seats, answers: answers.clone() });
+        let asking = tokio::spawn(async move {
+            sender.send_replace(Some(Arc::new(asking.await?)));
+            Ok(())
+        });
+        (place, answers, Some(asking))
     }
 }
 
-/// The first one, until it asks. Dropped before that, it leaves nobody waiting.
-struct Leading<'a, Q: Clone + Send, A: Send>(&'a Together<Q, A>);
-
-impl<Q: Clone + Send, A: Send> Drop for Leading<'_, Q, A> {
+impl<Q, A> Drop for Seat<Q, A> {
     fn drop(&mut self) {
-        self.0.take();
+        lock(&self.table).seats.remove(&self.number);
     }
+}
+
+fn lock<Q, A>(table: &Mutex<Table<Q, A>>) -> MutexGuard<'_, Table<Q, A>> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use futures_util::{FutureExt, future::join_all};
     use postrider_core::Error;
 
     use super::*;
 
-    #[tokio::test]
-    async fn questions_of_one_moment_are_one_statement() {
-        let (together, asked) = (Together::default(), AtomicUsize::new(0));
-        let answers = |questions: Vec<u32>| -> BoxFuture<'_, Work<Vec<u32>>> {
-            asked.fetch_add(1, Ordering::Relaxed);
-            Box::pin(async { Ok(questions.into_iter().map(|question| question * 10).collect()) })
-        };
-        let all = (1..=20).map(|question| together.ask(question, answers));
-        let found: Vec<u32> = futures_util::future::try_join_all(all).await.unwrap();
-        assert_eq!(found, (1..=20).map(|question| question * 10).collect::<Vec<_>>());
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
-        assert_eq!(together.ask(7, answers).await.unwrap(), 70, "the next moment has its own");
+    const HOUR: Duration = Duration::from_hours(1);
+
+    /// A table whose answers tell the question, and the number of the statement.
+    struct Lanes {
+        together: Together<u32, (u32, usize)>,
+        statements: Arc<AtomicUsize>,
+        fails: bool,
     }
 
-    #[test]
-    fn as_many_as_met_lately_are_waited_for() {
-        let together: Together<u32, u32> = Together::default();
-        let usual = |met: usize| {
-            together.note(met);
-            together.meeting().usual
-        };
-        assert_eq!([usual(8), usual(3), usual(5)], [8, 8, 8], "one that was split is no reason to split again");
-        assert_eq!(usual(9), 9);
-        for _ in 0..MEETINGS {
-            assert_eq!(usual(2), 9);
+    impl Lanes {
+        fn new(late: Duration) -> Self {
+            Self { together: Together::with_answers_up_to(late), statements: Arc::default(), fails: false }
         }
-        assert_eq!(usual(2), 2, "who does not come any more is not waited for");
+
+        fn statements(&self) -> usize {
+            self.statements.load(Ordering::Relaxed)
+        }
+
+        fn seat(&self, question: u32) -> Seat<u32, (u32, usize)> {
+            self.together.seat(question)
+        }
+
+        async fn ask(&self, seat: Seat<u32, (u32, usize)>, hinted_at: Instant) -> Work<(u32, usize)> {
+            let statement = |questions: Vec<u32>| -> BoxFuture<'static, Work<Vec<_>>> {
+                let number = self.statements.fetch_add(1, Ordering::Relaxed) + 1;
+                let fails = self.fails && number == 1;
+                Box::pin(async move {
+                    tokio::task::yield_now().await;
+                    if fails {
+                        return Err(Error::invalid("out of luck").into());
+                    }
+                    Ok(questions.into_iter().map(|question| (question, number)).collect())
+                })
+            };
+            seat.ask(hinted_at, statement).await
+        }
     }
 
     #[tokio::test]
-    async fn who_is_left_by_the_first_asks_alone() {
-        let together: Arc<Together<u32, u32>> = Arc::default();
-        let answers = |questions: Vec<u32>| -> BoxFuture<'_, Work<Vec<u32>>> { Box::pin(async { Ok(questions) }) };
-        let mut first = Box::pin(together.ask(1, answers));
-        assert!(futures_util::FutureExt::now_or_never(&mut first).is_none());
-        let mut second = Box::pin(together.ask(2, answers));
-        assert!(futures_util::FutureExt::now_or_never(&mut second).is_none());
+    async fn who_comes_at_the_same_moment_or_later_has_its_answer_from_one_statement() {
+        let (lanes, began) = (Lanes::new(HOUR), Instant::now());
+        let seats: Vec<_> = (1..=20).map(|question| lanes.seat(question)).collect();
+        let late = lanes.seat(21);
+        let found = join_all(seats.into_iter().map(|seat| lanes.ask(seat, began))).await;
+        let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+        assert_eq!(found, (1..=20).map(|question| (question, 1)).collect::<Vec<_>>());
+        assert_eq!(lanes.ask(late, began).await.unwrap(), (21, 1), "it has come late");
+        assert_eq!(lanes.statements(), 1);
+        let next = lanes.seat(7);
+        assert_eq!(lanes.ask(next, began).await.unwrap(), (7, 2), "what was asked before it sat down is no answer");
+    }
+
+    #[tokio::test]
+    async fn an_answer_from_before_a_hint_does_not_count() {
+        let (lanes, began) = (Lanes::new(HOUR), Instant::now());
+        let (first, second, third) = (lanes.seat(1), lanes.seat(2), lanes.seat(3));
+        assert_eq!(lanes.ask(first, began).await.unwrap(), (1, 1));
+        let hinted_at = Instant::now();
+        assert_eq!(lanes.ask(second, hinted_at).await.unwrap(), (2, 2));
+        assert_eq!(lanes.ask(third, hinted_at).await.unwrap(), (3, 2), "asked for behind it");
+    }
+
+    #[tokio::test]
+    async fn an_old_answer_does_not_count() {
+        let (lanes, began) = (Lanes::new(Duration::ZERO), Instant::now());
+        let (first, second) = (lanes.seat(1), lanes.seat(2));
+        assert_eq!(lanes.ask(first, began).await.unwrap(), (1, 1));
+        let asked_at = Instant::now();
+        while Instant::now() == asked_at {}
+        assert_eq!(lanes.ask(second, began).await.unwrap(), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn nobody_asks_for_a_seat_that_was_given_up() {
+        let (lanes, began) = (Lanes::new(HOUR), Instant::now());
+        let (first, second) = (lanes.seat(1), lanes.seat(2));
+        drop(second);
+        assert_eq!(lock(&lanes.together.0).seats.len(), 1);
+        assert_eq!(lanes.ask(first, began).await.unwrap(), (1, 1));
+        assert!(lock(&lanes.together.0).seats.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_is_left_by_the_first_has_its_answer_all_the_same() {
+        let (lanes, began) = (Lanes::new(HOUR), Instant::now());
+        let (first, second) = (lanes.seat(1), lanes.seat(2));
+        let mut first = Box::pin(lanes.ask(first, began));
+        assert!((&mut first).now_or_never().is_none());
         drop(first);
-        assert_eq!(second.await.unwrap(), 2);
-        assert_eq!(together.ask(3, answers).await.unwrap(), 3, "nobody is stuck behind the one that went");
+        assert_eq!(lanes.ask(second, began).await.unwrap(), (2, 1));
     }
 
     #[tokio::test]
     async fn a_failure_of_the_first_is_not_the_failure_of_the_others() {
-        let (together, failed) = (Together::default(), AtomicUsize::new(0));
-        let answers = |questions: Vec<u32>| -> BoxFuture<'_, Work<Vec<u32>>> {
-            let fails = failed.fetch_add(1, Ordering::Relaxed) == 0;
-            Box::pin(async move { if fails { Err(Error::invalid("out of luck").into()) } else { Ok(questions) } })
-        };
-        let (first, second) = futures_util::future::join(together.ask(1, answers), together.ask(2, answers)).await;
+        let (mut lanes, began) = (Lanes::new(HOUR), Instant::now());
+        lanes.fails = true;
+        let (first, second) = (lanes.seat(1), lanes.seat(2));
+        let (first, second) = futures_util::future::join(lanes.ask(first, began), lanes.ask(second, began)).await;
         assert!(first.is_err());
-        assert_eq!(second.unwrap(), 2);
+        assert_eq!(second.unwrap(), (2, 2));
     }
 }

@@ -58,13 +58,14 @@ const RECONNECT_MAX: Duration = Duration::from_secs(10);
 /// Wakes the relays of this process. Cheap to clone, and to call: after each commit that enqueued something.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    changes: Arc<watch::Sender<u64>>,
+    /// When something was last said to be committed.
+    changes: Arc<watch::Sender<Instant>>,
     listening: Arc<AtomicBool>,
 }
 
 impl Waker {
     pub(crate) fn new() -> Self {
-        Self { changes: Arc::new(watch::channel(0).0), listening: Arc::default() }
+        Self { changes: Arc::new(watch::channel(Instant::now()).0), listening: Arc::default() }
     }
 
     /// Says that something may have been committed. Never blocks and never fails.
@@ -73,8 +74,13 @@ impl Waker {
     }
 
     /// A subscription to what happens from now on. Any number may wait.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Instant> {
         self.changes.subscribe()
+    }
+
+    /// What is asked from here on finds everything that has been announced so far.
+    pub(crate) fn hinted_at(&self) -> Instant {
+        *self.changes.borrow()
     }
 
     /// Starts to listen for other processes, once. It ends when the last handle on the signal is gone.
@@ -85,8 +91,8 @@ impl Waker {
     }
 }
 
-fn wake(changes: &watch::Sender<u64>) {
-    changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+fn wake(changes: &watch::Sender<Instant>) {
+    changes.send_modify(|hinted_at| *hinted_at = Instant::now());
 }
 
 /// How long to wait before a lost connection is tried again: longer and longer, until one has worked.
@@ -111,7 +117,7 @@ impl Pause {
 }
 
 /// Ends when nobody can wait any more.
-async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u64>>) {
+async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<Instant>>) {
     let (mut pause, mut lost) = (Pause::new(), false);
     while changes.strong_count() > 0 {
         let mut worked = false;
@@ -127,7 +133,7 @@ async fn listen(access: Access, dialect: Postgres, changes: Weak<watch::Sender<u
 async fn listen_once(
     access: &Access,
     dialect: &Postgres,
-    changes: &Weak<watch::Sender<u64>>,
+    changes: &Weak<watch::Sender<Instant>>,
     lost: bool,
     worked: &mut bool,
 ) -> Work<()> {
