@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Transaction};
+use deadpool_postgres::{Object, Transaction, TransactionBuilder};
 use postrider_core::{
     enlist::{Batch, EnlistShared},
     time::Timestamp,
 };
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::{IsolationLevel, Row, types::ToSql};
 
 use crate::{
     dialect::Postgres,
@@ -26,10 +26,10 @@ pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 /// The same for retention, which may have a large leaf to count.
 pub(crate) const PURGE_PATIENCE: Duration = Duration::from_mins(10);
 
-/// How long the server waits for the next statement of a transaction that changes something. One who is frozen in the middle of
-/// it, or whose machine is gone, would keep its locks, and everybody who needs them waiting, for as long as the connection stands:
-/// hours, where nobody says that it does not. Shorter than a lease, unless that is very short, so whoever takes the lane after it
-/// waits for nobody. For this transaction alone: a pooler may stand between.
+/// How long the server waits for the next statement of a transaction. One who is frozen in the middle of it, or whose machine is
+/// gone, would keep its locks, and everybody who needs them waiting, for as long as the connection stands: hours, where nobody
+/// says that it does not. One who only looks keeps retention from emptying what it looks at. Shorter than a lease, unless that is
+/// very short, so whoever takes the lane after it waits for nobody. For this transaction alone: a pooler may stand between.
 const IDLE_PATIENCE: &str = "SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// What the lock on a route is called.
@@ -48,18 +48,20 @@ impl<'a> Db<'a> {
     /// READ COMMITTED, whatever the database has for a default: what must not change in between is locked, and who has waited
     /// for a lock must see what was committed meanwhile.
     pub(crate) async fn begin(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
-        let builder = client.build_transaction();
-        let level = tokio_postgres::IsolationLevel::ReadCommitted;
-        let db = Self { transaction: builder.isolation_level(level).start().await?, dialect };
-        db.transaction.batch_execute(IDLE_PATIENCE).await?;
-        Ok(db)
+        let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+        Self::start(builder, dialect).await
     }
 
     /// On one consistent state of the database, and without changing it.
     pub(crate) async fn look(client: &'a mut Object, dialect: &'a Postgres) -> Work<Self> {
-        let builder = client.build_transaction();
-        let level = tokio_postgres::IsolationLevel::RepeatableRead;
-        Ok(Self { transaction: builder.isolation_level(level).read_only(true).start().await?, dialect })
+        let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
+        Self::start(builder, dialect).await
+    }
+
+    async fn start(builder: TransactionBuilder<'a>, dialect: &'a Postgres) -> Work<Self> {
+        let db = Self { transaction: builder.start().await?, dialect };
+        db.transaction.batch_execute(IDLE_PATIENCE).await?;
+        Ok(db)
     }
 
     pub(crate) async fn commit(self) -> Work<()> {

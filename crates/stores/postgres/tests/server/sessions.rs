@@ -194,6 +194,27 @@ async fn what_is_begun_and_not_gone_on_with_is_rolled_back_by_the_server() {
     assert_eq!(noted, [("lane", "10s"), ("node", "10s"), ("parked", "10s"), ("route", "10s")]);
 }
 
+/// So has one that only looks, and retention waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_looks_and_does_not_go_on_is_rolled_back_by_the_server_too() {
+    let post = Post::new(20).await;
+    let (schema, client) = (post.place.schema(), connect().await);
+    let sql = format!(
+        "CREATE FUNCTION \"{schema}\".hurried () RETURNS boolean LANGUAGE plpgsql STABLE AS $$ BEGIN
+             IF current_setting('idle_in_transaction_session_timeout') = '10s' THEN RETURN true; END IF;
+             RAISE EXCEPTION 'it may take its time';
+         END $$;
+         ALTER TABLE \"{schema}\".parked RENAME TO parked_rows;
+         CREATE VIEW \"{schema}\".parked AS SELECT * FROM \"{schema}\".parked_rows WHERE \"{schema}\".hurried ()"
+    );
+    client.batch_execute(&sql).await.unwrap();
+    let look = format!("SELECT count(*) FROM \"{schema}\".parked");
+    assert!(client.query_one(&look, &[]).await.is_err(), "whoever has no limit is caught");
+    let store = post.place.store();
+    store.resume(&post.lease).await.unwrap();
+    store.overview().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_given_up_behind_a_lock_leaves_nobody_waiting_on_the_server() {
     let post = Post::new(20).await;
