@@ -115,7 +115,9 @@ async fn whoever_holds_something_back_is_named() {
     enqueuer.batch_execute("BEGIN; SELECT postrider.enqueue('orders', 'order.placed', '{}'::text)").await.unwrap();
     writer.batch_execute("BEGIN; CREATE TABLE\nmine (); SELECT 'what I did'").await.unwrap();
     reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await.unwrap();
+    let enqueue = "SELECT postrider.enqueue('orders', 'order.placed', '{}'::text)";
     other.batch_execute("BEGIN; CREATE TABLE theirs (); PREPARE TRANSACTION 'it''s mine'").await.unwrap();
+    other.batch_execute(&format!("BEGIN; {enqueue}; PREPARE TRANSACTION 'a message'")).await.unwrap();
     other.batch_execute("SELECT pg_create_physical_replication_slot('left_behind', true)").await.unwrap();
 
     let found = findings(&store, AT_ONCE).await;
@@ -136,7 +138,13 @@ async fn whoever_holds_something_back_is_named() {
     assert!(!writing.detail.contains("what I did"), "a literal may be a payload: {writing:?}");
     assert!(writing.fix.contains(&format!("pg_terminate_backend({writer_pid})")), "{writing:?}");
     assert!(open(reader_pid).detail.contains("cleaning"), "a snapshot holds back other things");
-    let prepared = of(&found, "prepared-transaction");
+    let prepared = |gid: &str| {
+        let subject = format!("gid {gid}");
+        found.iter().find(|f| f.code == "prepared-transaction" && f.subject == subject).expect("named").clone()
+    };
+    assert!(prepared("a message").detail.contains("retention"), "retention waits for what it has enqueued");
+    let prepared = prepared("it's mine");
+    assert!(prepared.detail.contains("cleaning") && !prepared.detail.contains("retention"), "{prepared:?}");
     assert!(prepared.fix.contains("ROLLBACK PREPARED 'it''s mine'"), "{prepared:?}");
     assert!(of(&found, "idle-replication-slot").fix.contains("pg_drop_replication_slot('left_behind')"));
 
@@ -144,7 +152,7 @@ async fn whoever_holds_something_back_is_named() {
     let subjects: Vec<&str> = written.iter().map(|finding| finding.subject.as_str()).collect();
     assert_eq!(
         subjects,
-        [format!("pid {enqueuer_pid}").as_str(), &format!("pid {writer_pid}"), "gid it's mine"],
+        [format!("pid {enqueuer_pid}").as_str(), &format!("pid {writer_pid}"), "gid it's mine", "gid a message"],
         "a reader cannot have enqueued anything"
     );
     assert!(written[0].detail.contains("until it commits"), "{written:?}");

@@ -36,8 +36,15 @@ SELECT pid, coalesce(usename, '?'), coalesce(datname, '?'), state, extract(epoch
 const HIDDEN: &str = "
 SELECT count(*) FROM pg_stat_activity WHERE state IS NULL AND backend_type IS NULL AND pid <> pg_backend_pid()";
 
+/// Its locks belong to no process; what they have in common is told by the one on its own id.
 const PREPARED: &str = "
-SELECT gid, owner::text, database::text, extract(epoch FROM clock_timestamp() - prepared)::float8
+SELECT gid, owner::text, database::text, extract(epoch FROM clock_timestamp() - prepared)::float8,
+       EXISTS (SELECT 1
+                 FROM pg_locks AS own
+                 JOIN pg_locks AS lock USING (virtualtransaction)
+                WHERE own.pid IS NULL AND own.locktype = 'transactionid' AND own.transactionid = transaction
+                  AND lock.pid IS NULL AND lock.relation = to_regclass($2) AND lock.mode <> 'AccessShareLock'
+                  AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
   FROM pg_prepared_xacts
  WHERE prepared < clock_timestamp() - $1 * interval '1 second'
  ORDER BY prepared";
@@ -102,14 +109,9 @@ pub(super) async fn examine(client: &Client, dialect: &Postgres, thresholds: Thr
     let mut findings = Vec::new();
     for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}")]).await? {
         let open = Session::of(&row)?;
-        let holds = if row.try_get(7)? {
-            "it has enqueued, so retention keeps everything that was enqueued since"
-        } else {
-            "it keeps the server from cleaning up what has changed since"
-        };
-        findings.push(open.finding(holds));
+        findings.push(open.finding(holds_back(row.try_get(7)?)));
     }
-    findings.extend(prepared(client, age).await?);
+    findings.extend(prepared(client, dialect, age).await?);
     for row in client.query(SLOTS, &[]).await? {
         let (slot, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         findings.push(
@@ -157,24 +159,35 @@ pub(super) async fn uncommitted(client: &Client, dialect: &Postgres, age: Durati
             findings.push(open.finding("what it has enqueued is seen by nobody until it commits"));
         }
     }
-    findings.extend(prepared(client, age).await?);
+    findings.extend(prepared(client, dialect, age).await?);
     findings.truncate(UNCOMMITTED_SHOWN_MAX as usize);
     findings.extend(hidden(client).await?);
     Ok(findings)
 }
 
-async fn prepared(client: &Client, age: f64) -> Work<Vec<Finding>> {
+/// What an open transaction keeps from happening.
+fn holds_back(has_enqueued: bool) -> &'static str {
+    if has_enqueued {
+        "it has enqueued, so retention keeps everything that was enqueued since"
+    } else {
+        "it keeps the server from cleaning up what has changed since"
+    }
+}
+
+async fn prepared(client: &Client, dialect: &Postgres, age: f64) -> Work<Vec<Finding>> {
     let mut findings = Vec::new();
-    for row in client.query(PREPARED, &[&age]).await? {
+    for row in client.query(PREPARED, &[&age, &dialect.render("{seq}")]).await? {
         let (gid, owner, database): (String, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let (age, literal) = (shown(row.try_get(3)?), gid.replace('\'', "''"));
+        let holds = holds_back(row.try_get(4)?);
         findings.push(
             Finding::new("prepared-transaction", Severity::Warning, format!("gid {gid}"))
                 .detail(format!(
-                    "{owner} in {database}, prepared {age} ago: it outlives its connection and a restart, and holds back \
-                     retention and cleaning"
+                    "{owner} in {database}, prepared {age} ago: it outlives its connection and a restart, and {holds}"
                 ))
-                .fix(format!("decide it in that database: `COMMIT PREPARED '{literal}'` or `ROLLBACK PREPARED '{literal}'`")),
+                .fix(format!(
+                    "decide it in that database: `COMMIT PREPARED '{literal}'` or `ROLLBACK PREPARED '{literal}'`"
+                )),
         );
     }
     Ok(findings)
