@@ -109,6 +109,40 @@ async fn rows_wait_as_long_as_they_were_to_wait() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 1), "once, and not what an application has scheduled");
 }
 
+/// A heartbeat that has the lane's lock, and extends the lease when whoever shortens leases waits for it already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_extended_while_leases_are_shortened_is_as_long_as_it_was_extended() {
+    let post = Post::new(20).await;
+    post.place.clock_goes_back().await;
+    let (mut client, watcher) = (connect().await, connect().await);
+    let (holding, schema) = (client.transaction().await.unwrap(), post.place.schema());
+    holding.execute(&format!("SELECT 1 FROM \"{schema}\".lane FOR UPDATE"), &[]).await.unwrap();
+    let beating = tokio::spawn({
+        let store = post.store.clone();
+        async move { store.heartbeat(&brief()).await }
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    let pattern = format!("%UPDATE \"{schema}\".\"lane\"%FROM ahead%");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // It waits a second at a time, and the next heartbeat tries again.
+    while watcher.query_one(waits, &[&pattern]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(Instant::now() < deadline, "leases are shortened behind the lane's lock");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let extend =
+        format!("UPDATE \"{schema}\".lane SET expires_at = clock_timestamp() + interval '1 hour' RETURNING expires_at");
+    let extended: std::time::SystemTime = holding.query_one(&extend, &[]).await.unwrap().get(0);
+    holding.commit().await.unwrap();
+    beating.await.unwrap().unwrap();
+    while !is_caught_up(&post).await {
+        assert!(Instant::now() < deadline, "what lies ahead is taken for now");
+        post.store.heartbeat(&brief()).await.unwrap();
+    }
+    let expires = format!("SELECT expires_at FROM \"{schema}\".lane");
+    let expires: std::time::SystemTime = watcher.query_one(&expires, &[]).await.unwrap().get(0);
+    assert!(expires >= extended, "{expires:?}, and it was extended to {extended:?}");
+}
+
 /// Whether nothing lies ahead any more, as far as anybody knows.
 async fn is_caught_up(post: &Post) -> bool {
     let sql = format!(
