@@ -1,5 +1,5 @@
 //! Torture: many writers that hold, roll back, set savepoints, write ten thousand at once and prepare; two relays that take
-//! the lane from each other, sleep through their leases and lose their sessions; a ring that is emptied meanwhile; and a server
+//! the lanes from each other, sleep through their leases and lose their sessions; a ring that is emptied meanwhile; and a server
 //! that crashes. A checker compares the producers' own log with what arrived.
 //!
 //! A torture that finds nothing proves nothing, so the same one is done to readers with a planted mistake, each of which it

@@ -1,8 +1,8 @@
-//! The relays: they take the lane, read and settle for a while, and drop everything; they sleep through their leases and go
+//! The relays: they take the lanes, read and settle for a while, and drop everything; they sleep through their leases and go
 //! on as if nothing had been; and their sessions are ended under them.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -29,11 +29,20 @@ const LEASE: Duration = Duration::from_millis(500);
 /// Where the server crashes, an owner outlives it: what it does then is what is looked at.
 const LONG_LEASE: Duration = Duration::from_secs(600);
 
-/// Takes the lane again and again. Ends when all is written and read.
+/// One relay: takes the lanes again and again, each on behalf of a node of its own. Ends when all is written and read.
 pub(crate) async fn run(world: World, seed: u64) {
-    let mut random = Random::new(seed);
     let store = world.store().await;
-    let (lane, routes) = (LaneId { route: "r".into(), number: 0 }, [spec()]);
+    let lanes = world.lanes().map(|lane| {
+        let seed = seed * 100 + u64::from(lane.number);
+        tokio::spawn(run_lane(world.clone(), store.clone(), lane, seed))
+    });
+    for lane in lanes.collect::<Vec<_>>() {
+        lane.await.unwrap();
+    }
+}
+
+async fn run_lane(world: World, store: PostgresStore, lane: LaneId, seed: u64) {
+    let (mut random, routes) = (Random::new(seed), [spec(&world)]);
     let own_node = node(&world);
     loop {
         // A crash may take back that a node has retired or taken the lane. Then the lane is that of a node which still asks for it.
@@ -79,8 +88,9 @@ fn node(world: &World) -> Node {
     }
 }
 
-fn spec() -> RouteSpec {
-    RouteSpec { name: "r".into(), topics: TopicFilter::all(), order: Order::Key, lanes: 1, start: Start::Oldest }
+fn spec(world: &World) -> RouteSpec {
+    let lanes = world.load.lanes;
+    RouteSpec { name: "r".into(), topics: TopicFilter::all(), order: Order::Key, lanes, start: Start::Oldest }
 }
 
 /// Returns whether everything is read.
@@ -94,7 +104,8 @@ async fn own(
 ) -> bool {
     // Somebody may have been quicker, if this took longer than the lease.
     let Some(lease) = patiently(world, || store.acquire(lane, node)).await.unwrap() else { return false };
-    world.owners.fetch_add(1, Ordering::SeqCst);
+    let owners = &world.owners[lane.number as usize];
+    owners.fetch_add(1, Ordering::SeqCst);
     let Ok(resumed) = patiently(world, || store.resume(&lease)).await else { return false };
     let mut cursor = resumed.cursor;
     let (mut number, mut unsettled, mut beaten) = (0, 0, Instant::now());
@@ -119,7 +130,7 @@ async fn own(
         unsettled += 1;
         let is_first = world.sleeps_on_purpose(!page.records.is_empty());
         if is_first {
-            until_taken(world).await;
+            until_taken(owners).await;
         } else if random.chance(2) {
             // Longer than the lease, and then on as if nothing had been.
             tokio::time::sleep(LEASE * 3 / 2).await;
@@ -160,10 +171,9 @@ async fn own(
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Until somebody else has taken the lane, so that one owner at least is fenced in every run.
-async fn until_taken(world: &World) {
-    let owners = || world.owners.load(Ordering::SeqCst);
-    let (own, began) = (owners(), Instant::now());
-    while owners() == own && began.elapsed() < PATIENCE {
+async fn until_taken(owners: &AtomicU64) {
+    let (own, began) = (owners.load(Ordering::SeqCst), Instant::now());
+    while owners.load(Ordering::SeqCst) == own && began.elapsed() < PATIENCE {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -183,18 +193,22 @@ pub(crate) async fn purge(world: World) {
 /// bound down may be a transaction of anybody on this server. What is read here has arrived before, or is lost.
 pub(crate) async fn purge_on_purpose(world: &World) {
     let (store, client, node) = (world.store().await, world.connect().await, node(world));
-    let lane = LaneId { route: "r".into(), number: 0 };
-    store.register(&node, &[spec()]).await.unwrap();
+    store.register(&node, &[spec(world)]).await.unwrap();
     let began = Instant::now();
     let in_time = || assert!(began.elapsed() < PATIENCE, "a leaf that everybody has passed is emptied");
-    let lease = loop {
-        if let Some(lease) = store.acquire(&lane, &node).await.unwrap() {
-            break lease;
-        }
-        in_time();
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    let mut cursor = store.resume(&lease).await.unwrap().cursor;
+    let mut owned = Vec::new();
+    for lane in world.lanes() {
+        let lease = loop {
+            if let Some(lease) = store.acquire(&lane, &node).await.unwrap() {
+                break lease;
+            }
+            in_time();
+            store.heartbeat(&node).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let cursor = store.resume(&lease).await.unwrap().cursor;
+        owned.push((lease, cursor));
+    }
     let limit = PageLimit { records: 10_000, bytes: 1 << 24 };
     let mut number = 0;
     while world.purged.load(Ordering::SeqCst) == 0 {
@@ -202,10 +216,12 @@ pub(crate) async fn purge_on_purpose(world: &World) {
         store.heartbeat(&node).await.unwrap();
         // Something has ended, so there is a round to be made.
         client.execute("SELECT pg_current_xact_id()", &[]).await.unwrap();
-        cursor = store.read(&lease, &cursor, limit).await.unwrap().end;
         number += 1;
-        let settlement = Settlement { number, advance: Some(cursor.clone()), ..Settlement::default() };
-        store.settle(&lease, &settlement).await.unwrap();
+        for (lease, cursor) in &mut owned {
+            *cursor = store.read(lease, cursor, limit).await.unwrap().end;
+            let settlement = Settlement { number, advance: Some(cursor.clone()), ..Settlement::default() };
+            store.settle(lease, &settlement).await.unwrap();
+        }
         let purged = store.purge(Retention::by_age(Duration::ZERO)).await.unwrap();
         world.purged.fetch_add(purged, Ordering::SeqCst);
     }

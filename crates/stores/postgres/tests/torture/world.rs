@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_core::envelope::MessageId;
+use postrider_core::{envelope::MessageId, lease::LaneId};
 use postrider_store_postgres::{Postgres, PostgresStore, planted::Plant};
 use postrider_testkit::checker::{Enqueued, Verdict, check};
 use tokio::sync::RwLock;
@@ -26,6 +26,8 @@ pub(crate) struct Load {
     pub(crate) writers: u64,
     /// Keys that the writers share: the fewer, the more often one waits for another.
     pub(crate) keys: u64,
+    /// Lanes of the route. Each relay wants all of them, and reads those that it has at once, over one store.
+    pub(crate) lanes: u32,
     /// The longest time that a transaction is held, in milliseconds.
     pub(crate) hold_millis_max: u64,
     /// Messages of a large transaction.
@@ -38,19 +40,37 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn whole(time: Duration) -> Self {
-        Self { time, writers: 32, keys: 200, hold_millis_max: 2_000, bulk: 10_000, bystanders: true, block_bits: 10 }
+        Self {
+            time,
+            writers: 32,
+            keys: 200,
+            lanes: 3,
+            hold_millis_max: 2_000,
+            bulk: 10_000,
+            bystanders: true,
+            block_bits: 10,
+        }
     }
 
     /// Small transactions and a small ring: what goes wrong shows itself soon.
     pub(crate) fn brief(time: Duration) -> Self {
-        Self { time, writers: 16, keys: 40, hold_millis_max: 200, bulk: 200, bystanders: false, block_bits: 6 }
+        Self {
+            time,
+            writers: 16,
+            keys: 40,
+            lanes: 1,
+            hold_millis_max: 200,
+            bulk: 200,
+            bystanders: false,
+            block_bits: 6,
+        }
     }
 }
 
 /// How often what happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Times that the lane was taken and given up before the end.
+    /// Times that a lane was taken and given up before the end.
     pub(crate) takes: u64,
     /// How many messages may come twice: those that its owners had read and not settled.
     pub(crate) duplicates_max: u64,
@@ -99,8 +119,8 @@ pub(crate) struct Inner {
     enqueued: Mutex<Vec<Enqueued>>,
     arrivals: Mutex<Vec<MessageId>>,
     slept: AtomicBool,
-    /// Times that somebody became the owner of the lane.
-    pub(crate) owners: AtomicU64,
+    /// Of each lane, the times that somebody became its owner.
+    pub(crate) owners: Vec<AtomicU64>,
     pub(crate) takes: AtomicU64,
     pub(crate) duplicates_max: AtomicU64,
     pub(crate) fenced: AtomicU64,
@@ -158,7 +178,7 @@ impl World {
             enqueued: Mutex::default(),
             arrivals: Mutex::default(),
             slept: AtomicBool::new(false),
-            owners: AtomicU64::new(0),
+            owners: (0..load.lanes).map(|_| AtomicU64::new(0)).collect(),
             takes: AtomicU64::new(0),
             duplicates_max: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
@@ -187,6 +207,10 @@ impl Where {
 }
 
 impl Inner {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = LaneId> + use<> {
+        (0..self.load.lanes).map(|number| LaneId { route: "r".into(), number })
+    }
+
     pub(crate) async fn connect(&self) -> Client {
         connect_to(&self.place.url()).await
     }
