@@ -54,6 +54,8 @@ pub(super) enum Ended {
     Deadline,
     Fenced,
     Finished,
+    /// What it read for is no more, as the supervisor learns.
+    Cancelled,
     Crashed,
 }
 
@@ -64,6 +66,7 @@ impl Ended {
             Self::Deadline => "deadline",
             Self::Fenced => "fenced",
             Self::Finished => "finished",
+            Self::Cancelled => "cancelled",
             Self::Crashed => "crashed",
         }
     }

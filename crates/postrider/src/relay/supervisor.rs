@@ -76,6 +76,8 @@ pub(super) struct Supervisor {
     running: BTreeMap<LaneId, Running>,
     /// Leases of lanes that ended without giving them back in the store yet.
     to_release: Vec<Arc<Lease>>,
+    /// Lanes of replays that the store refuses us. The next roster tells whether somebody else has them, or they are no more.
+    refused: Vec<LaneId>,
     ended: mpsc::UnboundedReceiver<(LaneId, Ended)>,
     ended_sender: mpsc::UnboundedSender<(LaneId, Ended)>,
 }
@@ -99,6 +101,7 @@ impl Supervisor {
             asking: Asking::default(),
             running: BTreeMap::new(),
             to_release: Vec::new(),
+            refused: Vec::new(),
             ended,
             ended_sender,
         }
@@ -168,6 +171,7 @@ impl Supervisor {
         let valid_until = self.valid_until(sent_at);
         let share = if stopping { Vec::new() } else { balance::share_of(self.node.id, &roster) };
         self.order(&roster, &share, valid_until);
+        self.tell_refused(|lane| roster.lanes.iter().any(|standing| standing.lane == *lane));
         if stopping || self.asked_to_leave {
             return; // what we own without knowing it is given back by saying goodbye
         }
@@ -272,17 +276,28 @@ impl Supervisor {
         let Some(running) = self.running.remove(lane) else { return };
         self.context.standstills.forget(lane); // a driver that panicked has not done it
         self.count_lanes();
-        self.context.observer.observe(&Event::LaneEnded { lane, how: ended.name() });
-        match ended {
-            Ended::Fenced => {
-                self.context.stats.fenced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            }
-            Ended::Finished => {}
-            Ended::Drained | Ended::Deadline | Ended::Crashed => {
-                self.to_release.push(running.lease);
-                self.give_back().await;
-            }
+        if ended == Ended::Fenced && running.lease.reader.replay.is_some() {
+            return self.refused.push(lane.clone());
         }
+        self.tell_ended(lane, ended);
+        if matches!(ended, Ended::Drained | Ended::Deadline | Ended::Crashed) {
+            self.to_release.push(running.lease);
+            self.give_back().await;
+        }
+    }
+
+    /// An operator who cancels a replay takes its lanes from whoever has them, which is no reason to worry.
+    fn tell_refused(&mut self, exists: impl Fn(&LaneId) -> bool) {
+        for lane in std::mem::take(&mut self.refused) {
+            self.tell_ended(&lane, if exists(&lane) { Ended::Fenced } else { Ended::Cancelled });
+        }
+    }
+
+    fn tell_ended(&self, lane: &LaneId, ended: Ended) {
+        if ended == Ended::Fenced {
+            self.context.stats.fenced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.context.observer.observe(&Event::LaneEnded { lane, how: ended.name() });
     }
 
     /// Gives back the leases of lanes that ended. What cannot be given back now is tried again with the next heartbeat:
@@ -326,6 +341,7 @@ impl Supervisor {
                 }
             }
         }
+        self.tell_refused(|_| true);
         undrained += self.running.len() as u64;
         self.context.stats.undrained.store(undrained, std::sync::atomic::Ordering::Relaxed);
         if let Err(error) = self.context.log.retire(self.node.id).await {
