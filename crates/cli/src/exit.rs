@@ -23,6 +23,18 @@ pub(crate) enum Code {
     Refused = 4,
 }
 
+impl Code {
+    /// What an error of this kind ends with.
+    pub(crate) fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Invalid => Self::Usage,
+            ErrorKind::Unavailable | ErrorKind::Corrupt => Self::Unreachable,
+            ErrorKind::Limit | ErrorKind::Denied | ErrorKind::Schema | ErrorKind::Unsupported => Self::Refused,
+            _ => Self::Problem,
+        }
+    }
+}
+
 impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {
         Self::from(code as u8)
@@ -83,16 +95,7 @@ impl fmt::Display for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let corrupt = error.kind() == ErrorKind::Corrupt;
-        Self { code: code_of(error.kind()), chain: causes(&error), corrupt }
-    }
-}
-
-fn code_of(kind: ErrorKind) -> Code {
-    match kind {
-        ErrorKind::Invalid => Code::Usage,
-        ErrorKind::Unavailable | ErrorKind::Corrupt => Code::Unreachable,
-        ErrorKind::Limit | ErrorKind::Denied | ErrorKind::Schema | ErrorKind::Unsupported => Code::Refused,
-        _ => Code::Problem,
+        Self { code: Code::of(error.kind()), chain: causes(&error), corrupt }
     }
 }
 
@@ -131,7 +134,7 @@ mod tests {
             (ErrorKind::Full, Code::Problem),
         ];
         for (kind, code) in expected {
-            assert_eq!(code_of(kind), code, "{kind:?}");
+            assert_eq!(Code::of(kind), code, "{kind:?}");
         }
     }
 }

@@ -6,7 +6,8 @@ use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use postrider::{Result, diagnosis::Finding};
 use serde::Serialize;
 
-use super::{Blind, NO_ANSWER, Shared, Watched, at_once, see};
+use super::{Blind, Shared, Watched, at_once, see};
+use crate::exit::Code;
 
 pub(super) async fn livez() -> &'static str {
     "alive\n"
@@ -106,8 +107,8 @@ fn store_health(store: &Watched, found: Option<Result<Vec<Finding>, Blind>>) -> 
     let findings = match found {
         Some(Ok(findings)) => findings,
         Some(Err(Blind::Locked(lock))) => vec![lock],
-        Some(Err(Blind::Unreachable(why))) => vec![unreachable(&why)],
-        None => vec![unreachable(NO_ANSWER)],
+        Some(Err(Blind::Failed(error))) => vec![unread(Code::of(error.kind()), &error.chain())],
+        Some(Err(Blind::Silent)) | None => vec![unread(Code::Unreachable, "no answer in time")],
     };
     StoreHealth {
         store: store.name.clone(),
@@ -117,11 +118,17 @@ fn store_health(store: &Watched, found: Option<Result<Vec<Finding>, Blind>>) -> 
     }
 }
 
-fn unreachable(why: &str) -> Finding {
-    Finding {
-        route: None,
-        code: "store-unreachable",
-        what: format!("the store cannot be read: {why}"),
-        fix: Some("see that the database runs and lets this node in; the relay tries again by itself".to_owned()),
-    }
+/// Under the same codes as `postrider doctor`.
+fn unread(by: Code, why: &str) -> Finding {
+    let (code, fix) = match by {
+        Code::Unreachable => {
+            ("store-unreachable", "see that the database runs and lets this node in; the relay tries again by itself")
+        }
+        Code::Refused => (
+            "store-refused",
+            "put right what it refuses; `postrider migrate status` tells of the schema. The relay tries again by itself",
+        ),
+        _ => ("store-failed", "what is said tells with what; the relay tries again by itself"),
+    };
+    Finding { route: None, code, what: format!("the store cannot be read: {why}"), fix: Some(fix.to_owned()) }
 }

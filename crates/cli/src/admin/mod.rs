@@ -27,7 +27,7 @@ use std::{
 use axum::{Router, middleware, routing::get};
 use futures_util::future::join_all;
 use postrider::{
-    Result,
+    Error, Result,
     core::admin::{Overview, StoreAdmin},
     diagnosis::{self, Finding, Topics},
     metrics::{Metrics, StoreMetrics},
@@ -119,22 +119,22 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 enum Blind {
     /// Somebody keeps a lock behind which nobody can look.
     Locked(Finding),
-    /// In words.
-    Unreachable(String),
+    /// Nobody has answered in time.
+    Silent,
+    /// What was answered instead.
+    Failed(Error),
 }
 
 /// Looks at a store. Where nothing comes of it, it is asked who keeps it locked: that question needs none of its tables, and
 /// none of the connections that a relay may have waiting for one.
 async fn see<T>(store: &Watched, look: impl Future<Output = Result<T>>) -> Result<T, Blind> {
-    let why = match tokio::time::timeout(PATIENCE - LOCK_PATIENCE, look).await {
+    let blind = match tokio::time::timeout(PATIENCE - LOCK_PATIENCE, look).await {
         Ok(Ok(seen)) => return Ok(seen),
-        Ok(Err(error)) => error.chain(),
-        Err(_) => NO_ANSWER.to_owned(),
+        Ok(Err(error)) => Blind::Failed(error),
+        Err(_) => Blind::Silent,
     };
-    Err(diagnosis::locked(&*store.admin).await.map_or(Blind::Unreachable(why), Blind::Locked))
+    Err(diagnosis::locked(&*store.admin).await.map_or(blind, Blind::Locked))
 }
-
-const NO_ANSWER: &str = "no answer in time";
 
 /// Every answer, or `None` in place of one that did not come in time. They are asked at once: each store that is down would
 /// add its share to the wait for all others.

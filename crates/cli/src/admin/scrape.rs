@@ -39,7 +39,7 @@ impl Scraper {
             at_once(looks).await.into_iter().zip(stores).for_each(|(answer, store)| match answer {
                 Some(Ok(looked)) => looked.show(store),
                 Some(Err(Blind::Locked(lock))) => store.metrics.show_locked(lock),
-                Some(Err(Blind::Unreachable(_))) | None => store.metrics.show_unreachable(),
+                Some(Err(Blind::Silent | Blind::Failed(_))) | None => store.metrics.show_unreachable(),
             });
             *looked_at = Some(Instant::now());
         }

@@ -52,8 +52,12 @@ pub(super) fn read(top: &mut Section<'_, '_>) -> Option<AdminConfig> {
 }
 
 fn check_token(token: &str) -> Result<(), String> {
-    match token.len() {
-        TOKEN_BYTES_MIN.. => Ok(()),
-        bytes => Err(format!("is too short to be a token: {bytes} bytes, and it needs at least {TOKEN_BYTES_MIN}")),
+    let bytes = token.len();
+    if bytes < TOKEN_BYTES_MIN {
+        return Err(format!("is too short to be a token: {bytes} bytes, and it needs at least {TOKEN_BYTES_MIN}"));
     }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("has a space or another character that no header can carry in a token".to_owned());
+    }
+    Ok(())
 }

@@ -110,6 +110,7 @@ fn beyond_loopback_nothing_starts_without_a_token() {
     for (more, word) in [
         ("", "relay.toml:6: `admin.listen` is not a loopback address"),
         ("token = \"short\"", "relay.toml:7: `admin.token` is too short"),
+        ("token = \"0123456789 abcdef\"", "relay.toml:7: `admin.token` has a space"),
         ("token = { env = \"NO_SUCH_TOKEN\" }", "relay.toml:7: `admin.token` the variable of the environment"),
         ("token = { file = \"no-such-file\" }", "relay.toml:7: `admin.token` the file that holds a secret"),
     ] {
@@ -191,6 +192,20 @@ fn a_server_that_lets_nobody_in_makes_a_daemon_unavailable_until_it_does() {
     wait_until("it is ready again", || status(listen, "/readyz") == 200);
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());
+}
+
+#[test]
+fn a_store_that_was_changed_behind_the_daemon_is_not_told_for_one_that_is_gone() {
+    let database = crate::postgres::Database::migrated();
+    let listen = free_port();
+    let text = with_short_leases(&config(listen, "discard:", "")).replace("sqlite:app.db", &database.url());
+    let _daemon = database.workplace.daemon("relay", &text);
+    wait_until("the daemon is ready", || status(listen, "/readyz") == 200);
+    database.admin("ALTER TABLE postrider.parked RENAME TO parked_of_old").done();
+    let health: Value = serde_json::from_str(&get(listen, "/healthz", None).unwrap().1).unwrap();
+    let finding = &health["stores"][0]["findings"][0];
+    assert_eq!(finding["code"].as_str(), Some("store-refused"), "{health}");
+    assert!(finding["what"].as_str().unwrap().contains("parked\" does not exist"), "{finding}");
 }
 
 /// Clients that say nothing, too much, or something else altogether.
