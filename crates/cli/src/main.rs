@@ -20,6 +20,7 @@ mod signals;
 mod table;
 mod telemetry;
 mod topics;
+mod unread;
 mod values;
 
 use std::process::ExitCode;

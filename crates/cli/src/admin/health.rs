@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
-use postrider::{Result, diagnosis::Finding};
+use postrider::{ErrorKind, Result, diagnosis::Finding};
 use serde::Serialize;
 
 use super::{Blind, Shared, Watched, at_once, see};
-use crate::exit::Code;
+use crate::{exit::Code, unread::Unread};
 
 pub(super) async fn livez() -> &'static str {
     "alive\n"
@@ -107,8 +107,11 @@ fn store_health(store: &Watched, found: Option<Result<Vec<Finding>, Blind>>) -> 
     let findings = match found {
         Some(Ok(findings)) => findings,
         Some(Err(Blind::Locked(lock))) => vec![lock],
-        Some(Err(Blind::Failed(error))) => vec![unread(Code::of(error.kind()), &error.chain())],
-        Some(Err(Blind::Silent)) | None => vec![unread(Code::Unreachable, "no answer in time")],
+        Some(Err(Blind::Failed(error))) => {
+            let kind = error.kind();
+            vec![unread(Unread::of(Code::of(kind), kind == ErrorKind::Corrupt), &error.chain())]
+        }
+        Some(Err(Blind::Silent)) | None => vec![unread(Unread::Unreachable, "no answer in time")],
     };
     StoreHealth {
         store: store.name.clone(),
@@ -118,17 +121,16 @@ fn store_health(store: &Watched, found: Option<Result<Vec<Finding>, Blind>>) -> 
     }
 }
 
-/// Under the same codes as `postrider doctor`.
-fn unread(by: Code, why: &str) -> Finding {
-    let (code, fix) = match by {
-        Code::Unreachable => {
-            ("store-unreachable", "see that the database runs and lets this node in; the relay tries again by itself")
+/// Unlike a command, a relay tries again by itself.
+fn unread(unread: Unread, why: &str) -> Finding {
+    let fix = match unread {
+        Unread::Corrupt => "bring it back from a backup",
+        Unread::Unreachable => "see that the database runs and lets this node in; the relay tries again by itself",
+        Unread::Refused => {
+            "put right what it refuses; `postrider migrate status` tells of the schema. The relay tries again by itself"
         }
-        Code::Refused => (
-            "store-refused",
-            "put right what it refuses; `postrider migrate status` tells of the schema. The relay tries again by itself",
-        ),
-        _ => ("store-failed", "what is said tells with what; the relay tries again by itself"),
+        Unread::Failed => "what is said tells with what; the relay tries again by itself",
     };
-    Finding { route: None, code, what: format!("the store cannot be read: {why}"), fix: Some(fix.to_owned()) }
+    let what = format!("the store cannot be read: {why}");
+    Finding { route: None, code: unread.code(), what, fix: Some(fix.to_owned()) }
 }

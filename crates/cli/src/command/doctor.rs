@@ -19,7 +19,9 @@ use crate::{
     exit::{Code, Failure, Outcome},
     output::OutputArguments,
     registry::Place,
-    topics, values,
+    topics,
+    unread::Unread,
+    values,
 };
 
 /// The code of a lock that others wait for.
@@ -103,25 +105,22 @@ fn missing(place: &Place) -> Finding {
 }
 
 fn closed(failure: &Failure, is_server: bool) -> Finding {
-    let (code, fix) = match failure.code() {
-        _ if failure.is_corrupt() => (
-            "store-corrupt",
-            "correct the path if another file was meant; otherwise bring it back from a backup: it cannot be repaired here",
-        ),
-        Code::Unreachable if is_server => ("store-unreachable", "start it, or correct the address of `--store`"),
-        // Nobody can start a file.
-        Code::Unreachable => (
-            "store-unreachable",
-            "correct the path, see that it is a file that this user may open, and that nobody else keeps it locked",
-        ),
-        Code::Refused => {
-            ("store-refused", "the cause says who refuses; `postrider migrate status` tells of the schema")
+    let unread = Unread::of(failure.code(), failure.is_corrupt());
+    let fix = match unread {
+        Unread::Corrupt => {
+            "correct the path if another file was meant; otherwise bring it back from a backup: it cannot be repaired here"
         }
-        _ => ("store-failed", "the cause says what has failed"),
+        Unread::Unreachable if is_server => "start it, or correct the address of `--store`",
+        // Nobody can start a file.
+        Unread::Unreachable => {
+            "correct the path, see that it is a file that this user may open, and that nobody else keeps it locked"
+        }
+        Unread::Refused => "the cause says who refuses; `postrider migrate status` tells of the schema",
+        Unread::Failed => "the cause says what has failed",
     };
     let detail = failure.to_string();
     let detail = detail.strip_prefix("error: ").unwrap_or(&detail).replace("\n  because: ", "; because: ");
-    Finding::new(code, Severity::Error, "store").detail(detail).fix(fix)
+    Finding::new(unread.code(), Severity::Error, "store").detail(detail).fix(fix)
 }
 
 fn as_text(findings: &[Finding]) -> String {

@@ -56,8 +56,11 @@ fn check_token(token: &str) -> Result<(), String> {
     if bytes < TOKEN_BYTES_MIN {
         return Err(format!("is too short to be a token: {bytes} bytes, and it needs at least {TOKEN_BYTES_MIN}"));
     }
-    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("has a space or another character that no header can carry in a token".to_owned());
+    if !token.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') || token.trim() != token {
+        return Err(
+            "has what a header cannot carry: it may have letters, digits and signs of ASCII, and spaces inside"
+                .to_owned(),
+        );
     }
     Ok(())
 }

@@ -202,7 +202,12 @@ pub(crate) const KEYS: &[Key] = &[
         Value("\"127.0.0.1:9464\""),
         "where probes and Prometheus are answered; any address but loopback needs a token",
     ),
-    live("admin.token", Secret, Words("none is asked for"), "what /metrics and /healthz ask for, at least 16 bytes"),
+    live(
+        "admin.token",
+        Secret,
+        Words("none is asked for"),
+        "what /metrics and /healthz ask for, at least 16 bytes of ASCII",
+    ),
     fixed(
         "telemetry.otlp_endpoint",
         Text,

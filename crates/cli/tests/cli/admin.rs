@@ -110,7 +110,8 @@ fn beyond_loopback_nothing_starts_without_a_token() {
     for (more, word) in [
         ("", "relay.toml:6: `admin.listen` is not a loopback address"),
         ("token = \"short\"", "relay.toml:7: `admin.token` is too short"),
-        ("token = \"0123456789 abcdef\"", "relay.toml:7: `admin.token` has a space"),
+        ("token = \"0123456789 abcdef \"", "relay.toml:7: `admin.token` has what a header cannot carry"),
+        ("token = \"0123456789äabcdef\"", "relay.toml:7: `admin.token` has what a header cannot carry"),
         ("token = { env = \"NO_SUCH_TOKEN\" }", "relay.toml:7: `admin.token` the variable of the environment"),
         ("token = { file = \"no-such-file\" }", "relay.toml:7: `admin.token` the file that holds a secret"),
     ] {

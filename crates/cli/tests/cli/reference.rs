@@ -155,7 +155,10 @@ fn errors() {
         codes.iter().map(|(code, meaning)| format!("| `{code}` | {meaning} |\n")).collect()
     };
     page.push_str(&rows(&diagnosis::CODES));
-    page.push_str("\n## What a doctor finds\n\nThe codes of `postrider doctor`.\n\n| Code | Means |\n|---|---|\n");
+    page.push_str(
+        "\n## What a doctor finds\n\nThe codes of `postrider doctor`; `/healthz` has those of a store that cannot be \
+         read, too.\n\n| Code | Means |\n|---|---|\n",
+    );
     page.push_str(&rows(&doctor::CODES));
     assert_page("errors.md", &page);
 }
