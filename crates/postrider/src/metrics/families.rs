@@ -161,7 +161,7 @@ impl Families {
                  or an open transaction, keeps it",
             ),
             clock_offset: add.seconds("clock_offset", "This node's wall clock minus the store's"),
-            store_up: add.plain("store_up", "1 if the store answered when these metrics were asked for"),
+            store_up: add.plain("store_up", "1 if the store could be read when these metrics were asked for"),
             in_flight: add.plain("outbox_in_flight", "Messages of this node that a destination has not answered yet"),
             circuit_open: add.plain(
                 "circuit_open",

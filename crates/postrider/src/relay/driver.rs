@@ -54,8 +54,8 @@ pub(super) enum Ended {
     Deadline,
     Fenced,
     Finished,
-    /// What it read for is no more, as the supervisor learns.
-    Cancelled,
+    /// It is no more, though nobody else had it, as the supervisor learns.
+    Gone,
     Crashed,
 }
 
@@ -66,7 +66,7 @@ impl Ended {
             Self::Deadline => "deadline",
             Self::Fenced => "fenced",
             Self::Finished => "finished",
-            Self::Cancelled => "cancelled",
+            Self::Gone => "gone",
             Self::Crashed => "crashed",
         }
     }

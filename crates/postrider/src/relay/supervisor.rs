@@ -61,6 +61,8 @@ struct Running {
     /// The route whose publisher it uses: its own, or the one that a replay goes through.
     served_by: Arc<str>,
     orders: watch::Sender<Orders>,
+    /// Until then nobody else can have taken it.
+    valid_until: Tick,
 }
 
 pub(super) struct Supervisor {
@@ -76,7 +78,8 @@ pub(super) struct Supervisor {
     running: BTreeMap<LaneId, Running>,
     /// Leases of lanes that ended without giving them back in the store yet.
     to_release: Vec<Arc<Lease>>,
-    /// Lanes of replays that the store refuses us. The next roster tells whether somebody else has them, or they are no more.
+    /// Lanes of replays that the store refuses us before anybody else can have taken them. The next roster tells whether they
+    /// are no more.
     refused: Vec<LaneId>,
     ended: mpsc::UnboundedReceiver<(LaneId, Ended)>,
     ended_sender: mpsc::UnboundedSender<(LaneId, Ended)>,
@@ -230,12 +233,13 @@ impl Supervisor {
     }
 
     /// Tells every running lane what the roster says of it.
-    fn order(&self, roster: &Roster, share: &[LaneId], valid_until: Tick) {
-        for (lane, running) in &self.running {
+    fn order(&mut self, roster: &Roster, share: &[LaneId], valid_until: Tick) {
+        for (lane, running) in &mut self.running {
             let standing = roster.lanes.iter().find(|standing| standing.lane == *lane);
             let rests = running.orders.borrow().rests;
             let orders = match standing {
                 Some(standing) if standing.epoch == running.lease.epoch => {
+                    running.valid_until = valid_until;
                     Orders { valid_until, paused: standing.paused, rests, leave: !share.contains(lane), fenced: false }
                 }
                 _ => Orders { valid_until: 0, paused: false, rests, leave: false, fenced: true },
@@ -267,7 +271,7 @@ impl Supervisor {
             settlements: 0,
         };
         let report = Report { lane: lane.clone(), ended: Ended::Crashed, sender: self.ended_sender.clone() };
-        self.running.insert(lane, Running { lease, served_by, orders });
+        self.running.insert(lane, Running { lease, served_by, orders, valid_until });
         self.count_lanes();
         self.context.runtime.spawn(Box::pin(report.watch(driver)));
     }
@@ -276,7 +280,8 @@ impl Supervisor {
         let Some(running) = self.running.remove(lane) else { return };
         self.context.standstills.forget(lane); // a driver that panicked has not done it
         self.count_lanes();
-        if ended == Ended::Fenced && running.lease.reader.replay.is_some() {
+        let is_replay = running.lease.reader.replay.is_some();
+        if ended == Ended::Fenced && is_replay && self.context.now() < running.valid_until {
             return self.refused.push(lane.clone());
         }
         self.tell_ended(lane, ended);
@@ -289,7 +294,7 @@ impl Supervisor {
     /// An operator who cancels a replay takes its lanes from whoever has them, which is no reason to worry.
     fn tell_refused(&mut self, exists: impl Fn(&LaneId) -> bool) {
         for lane in std::mem::take(&mut self.refused) {
-            self.tell_ended(&lane, if exists(&lane) { Ended::Fenced } else { Ended::Cancelled });
+            self.tell_ended(&lane, if exists(&lane) { Ended::Fenced } else { Ended::Gone });
         }
     }
 
@@ -341,7 +346,10 @@ impl Supervisor {
                 }
             }
         }
-        self.tell_refused(|_| true);
+        if !self.refused.is_empty() {
+            self.beat(true).await;
+            self.tell_refused(|_| true);
+        }
         undrained += self.running.len() as u64;
         self.context.stats.undrained.store(undrained, std::sync::atomic::Ordering::Relaxed);
         if let Err(error) = self.context.log.retire(self.node.id).await {

@@ -21,7 +21,11 @@ on_every_store_with_its_clock!(
     a_replay_delivers_what_its_filter_chooses_and_marks_it,
     a_replay_leaves_the_live_cursor_alone,
 );
-on_every_store!(a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled, a_replay_goes_through_another_route);
+on_every_store!(
+    a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled,
+    a_replay_that_is_cancelled_while_its_node_stops_is_no_lost_lane,
+    a_replay_goes_through_another_route,
+);
 
 fn replay(filter: ReplayFilter) -> ReplaySpec {
     ReplaySpec { route: "all".to_owned(), to: None, filter, rate: None }
@@ -131,8 +135,8 @@ async fn a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled(place: Place) {
     let name = place.admin.replay(&spec, &Actor::new("tester")).await.unwrap();
     until("a few of it", async || broker.batches().len() >= before + 3).await;
     place.admin.cancel_replay(&name, &Actor::new("tester")).await.unwrap();
-    let cancelled = Seen::LaneEnded(format!("{name}/0"), "cancelled");
-    until("its reader to stop", async || relay.observed().has(&cancelled)).await;
+    let gone = Seen::LaneEnded(format!("{name}/0"), "gone");
+    until("its reader to stop", async || relay.observed().has(&gone)).await;
     assert_eq!(relay.stats().fenced(), 0, "an operator's wish is no reason to worry");
     let batches = broker.batches().split_off(before);
     assert!(batches.iter().all(|batch| batch.len() == 1), "{batches:?}");
@@ -140,6 +144,23 @@ async fn a_replay_is_as_slow_as_it_is_told_and_can_be_cancelled(place: Place) {
     place.commit_labels(&["a100"]);
     until("the route to go on", async || broker.has("a100")).await;
     relay.drained().await;
+}
+
+async fn a_replay_that_is_cancelled_while_its_node_stops_is_no_lost_lane(place: Place) {
+    let broker = Broker::new();
+    place.commit_labels(&["a1"]);
+    let relay = Running::start(&place.log, [route("all", &broker)]);
+    until("the first delivery", async || broker.has("a1")).await;
+    broker.stick(Stuck::Everything);
+    let name = place.admin.replay(&replay(ReplayFilter::default()), &Actor::new("tester")).await.unwrap();
+    until("the second one", async || broker.held() == 1).await;
+    place.admin.cancel_replay(&name, &Actor::new("tester")).await.unwrap();
+    relay.drain();
+    broker.stick(Stuck::Nothing);
+    let observed = relay.ended().await;
+    let lane = format!("{name}/0");
+    assert!(!observed.has(&Seen::LaneEnded(lane.clone(), "fenced")), "{:?}", observed.all());
+    assert!(observed.has(&Seen::LaneEnded(lane, "gone")), "{:?}", observed.all());
 }
 
 /// The store forgets the lane with the replay, so the next heartbeat may miss it before the answer is here.
