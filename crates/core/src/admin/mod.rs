@@ -428,7 +428,7 @@ pub trait StoreAdmin: Send + Sync {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Transactions that have been open for longer than `age` and have written something, the oldest first, at most
+    /// Transactions that have been open for longer than `age` and may have enqueued something, the oldest first, at most
     /// [`UNCOMMITTED_SHOWN_MAX`]: what they have enqueued is seen by nobody until they commit. Of those that this role may not
     /// see there is a finding too, which says so. A store that has no others, or does not know them, has nothing to say.
     fn uncommitted(&self, age: Duration) -> BoxFuture<'_, Result<Vec<Finding>>> {

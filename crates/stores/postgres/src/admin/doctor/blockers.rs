@@ -21,7 +21,7 @@ use crate::{
 /// has drawn a number of the log has a lock on its sequence.
 const TRANSACTIONS: &str = "
 SELECT pid, coalesce(usename, '?'), coalesce(datname, '?'), state, extract(epoch FROM clock_timestamp() - xact_start)::float8,
-       backend_xid IS NOT NULL, query,
+       query,
        EXISTS (SELECT 1
                  FROM pg_locks AS lock
                 WHERE lock.pid = activity.pid AND lock.relation = to_regclass($2) AND lock.mode <> 'AccessShareLock'
@@ -59,7 +59,7 @@ SELECT slot_name::text, slot_type
 /// Whoever has a lock that a session which works on one of our tables has been waiting for, and waits for none itself.
 const BLOCKER: &str = "
 SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?'), blocker.state,
-       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, false, blocker.query
+       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, blocker.query
   FROM pg_stat_activity AS waiter
  CROSS JOIN LATERAL unnest(pg_blocking_pids(waiter.pid)) AS by (pid)
   JOIN pg_stat_activity AS blocker ON blocker.pid = by.pid
@@ -75,7 +75,7 @@ SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?
 /// was taken is told nowhere: a session that is idle has had it since it is, and a statement since it began at most.
 const HOLDER: &str = "
 SELECT holder.pid, coalesce(holder.usename, '?'), coalesce(holder.datname, '?'), holder.state,
-       extract(epoch FROM clock_timestamp() - holder.xact_start)::float8, false, holder.query
+       extract(epoch FROM clock_timestamp() - holder.xact_start)::float8, holder.query
   FROM pg_locks AS lock
   JOIN pg_stat_activity AS holder ON holder.pid = lock.pid
  WHERE lock.granted AND lock.mode = 'AccessExclusiveLock' AND lock.locktype = 'relation'
@@ -95,7 +95,7 @@ WITH RECURSIVE chain (pid) AS (
     SELECT further.pid FROM chain CROSS JOIN LATERAL unnest(pg_blocking_pids(chain.pid)) AS further (pid)
 )
 SELECT blocker.pid, coalesce(blocker.usename, '?'), coalesce(blocker.datname, '?'), blocker.state,
-       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, false, blocker.query
+       extract(epoch FROM clock_timestamp() - blocker.xact_start)::float8, blocker.query
   FROM chain
   JOIN pg_stat_activity AS blocker ON blocker.pid = chain.pid
  ORDER BY blocker.wait_event_type IS NOT DISTINCT FROM 'Lock', blocker.xact_start, blocker.pid
@@ -108,10 +108,11 @@ pub(super) async fn examine(client: &Client, dialect: &Postgres, thresholds: Thr
     let age = thresholds.transaction_age.as_secs_f64();
     let mut findings = Vec::new();
     for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}")]).await? {
-        let open = Session::of(&row)?;
-        findings.push(open.finding(holds_back(row.try_get(7)?)));
+        findings.push(Session::of(&row)?.finding(holds_back(row.try_get(6)?)));
     }
-    findings.extend(prepared(client, dialect, age).await?);
+    for row in client.query(PREPARED, &[&age, &dialect.render("{seq}")]).await? {
+        findings.push(prepared(&row, holds_back(row.try_get(4)?))?);
+    }
     for row in client.query(SLOTS, &[]).await? {
         let (slot, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         findings.push(
@@ -154,16 +155,22 @@ pub(super) async fn uncommitted(client: &Client, dialect: &Postgres, age: Durati
     let age = age.as_secs_f64();
     let mut findings = Vec::new();
     for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}")]).await? {
-        let open = Session::of(&row)?;
-        if open.writes {
-            findings.push(open.finding("what it has enqueued is seen by nobody until it commits"));
+        if row.try_get(6)? {
+            findings.push(Session::of(&row)?.finding(UNSEEN));
         }
     }
-    findings.extend(prepared(client, dialect, age).await?);
+    for row in client.query(PREPARED, &[&age, &dialect.render("{seq}")]).await? {
+        if row.try_get(4)? {
+            findings.push(prepared(&row, UNSEEN)?);
+        }
+    }
     findings.truncate(UNCOMMITTED_SHOWN_MAX as usize);
     findings.extend(hidden(client).await?);
     Ok(findings)
 }
+
+/// What an open transaction that has enqueued means for its messages.
+const UNSEEN: &str = "what it has enqueued is seen by nobody until it commits";
 
 /// What an open transaction keeps from happening.
 fn holds_back(has_enqueued: bool) -> &'static str {
@@ -174,23 +181,14 @@ fn holds_back(has_enqueued: bool) -> &'static str {
     }
 }
 
-async fn prepared(client: &Client, dialect: &Postgres, age: f64) -> Work<Vec<Finding>> {
-    let mut findings = Vec::new();
-    for row in client.query(PREPARED, &[&age, &dialect.render("{seq}")]).await? {
-        let (gid, owner, database): (String, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let (age, literal) = (shown(row.try_get(3)?), gid.replace('\'', "''"));
-        let holds = holds_back(row.try_get(4)?);
-        findings.push(
-            Finding::new("prepared-transaction", Severity::Warning, format!("gid {gid}"))
-                .detail(format!(
-                    "{owner} in {database}, prepared {age} ago: it outlives its connection and a restart, and {holds}"
-                ))
-                .fix(format!(
-                    "decide it in that database: `COMMIT PREPARED '{literal}'` or `ROLLBACK PREPARED '{literal}'`"
-                )),
-        );
-    }
-    Ok(findings)
+fn prepared(row: &Row, holds: &str) -> Work<Finding> {
+    let (gid, owner, database): (String, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (age, literal) = (shown(row.try_get(3)?), gid.replace('\'', "''"));
+    Ok(Finding::new("prepared-transaction", Severity::Warning, format!("gid {gid}"))
+        .detail(format!(
+            "{owner} in {database}, prepared {age} ago: it outlives its connection and a restart, and {holds}"
+        ))
+        .fix(format!("decide it in that database: `COMMIT PREPARED '{literal}'` or `ROLLBACK PREPARED '{literal}'`")))
 }
 
 async fn hidden(client: &Client) -> Work<Option<Finding>> {
@@ -210,7 +208,6 @@ async fn hidden(client: &Client) -> Work<Option<Finding>> {
 /// Somebody else's session, and what is known of it.
 struct Session {
     pid: i32,
-    writes: bool,
     told: String,
 }
 
@@ -220,9 +217,9 @@ impl Session {
         let state = row.try_get::<_, Option<String>>(3)?.unwrap_or_else(|| "unknown".to_owned());
         let age =
             row.try_get::<_, Option<f64>>(4)?.map_or_else(String::new, |age| format!(", open for {}", shown(age)));
-        let query = shown_statement(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default(), &['\'']);
+        let query = shown_statement(row.try_get::<_, Option<&str>>(5)?.unwrap_or_default(), &['\'']);
         let told = format!("{user} in {database}, {state}{age}; last query: {query}");
-        Ok(Self { pid: row.try_get(0)?, writes: row.try_get(5)?, told })
+        Ok(Self { pid: row.try_get(0)?, told })
     }
 
     /// As the one that has a lock, and which.
