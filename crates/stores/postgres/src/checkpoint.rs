@@ -76,9 +76,9 @@ const TIDY: &str = "
 DELETE FROM {checkpoint}
  WHERE route = $1 AND number = $2 AND n >= $3 AND n < $4";
 
-/// How many of them are deleted at first. Each time twice as many, so that what was deleted long ago is passed for no longer
+/// How many of them are deleted at first, and how many retention lets stand. Each time twice as many, so that what was deleted long ago is passed for no longer
 /// than it takes to delete what there is.
-const TIDY_FIRST: i64 = 16;
+pub(crate) const TIDY_FIRST: i64 = 16;
 
 /// A lane's cursor at rest.
 pub(crate) struct Checkpoint {
@@ -163,16 +163,21 @@ pub(crate) struct Begun {
 /// does: nobody tidies up behind a lane that is not there.
 pub(crate) async fn end(db: &Db<'_>, route: &str, number: u32) -> Work<()> {
     if let Some(newest) = go_on(db, route, number).await? {
+        lock_to_tidy(db, route).await?;
         tidy(db, route, number, newest.n).await?;
     }
     Ok(())
 }
 
+/// To be taken before [`tidy`]: two that did it at once, each with slices of its own, could wait for each other in a circle.
+/// Whoever has several routes takes them by name.
+pub(crate) async fn lock_to_tidy(db: &Db<'_>, route: &str) -> Work<()> {
+    db.lock("tidy", route).await
+}
+
 /// Drops what no one will ask for any more: all that are older than the lane's newest, `n`. From there downward, and in one
-/// transaction, so that none is left below a gap. Two that did it at once, each with slices of its own, could wait for each
-/// other in a circle; so there is a lock, and whoever has several takes them by name.
+/// transaction, so that none is left below a gap.
 pub(crate) async fn tidy(db: &Db<'_>, route: &str, number: u32, n: i64) -> Work<()> {
-    db.lock("tidy", route).await?;
     let (mut end, mut count) = (n, TIDY_FIRST);
     // Ends with the oldest: below it there is nothing to delete.
     loop {

@@ -39,25 +39,26 @@ SELECT min(newest.lo), max(newest.lo) FILTER (WHERE newest.lo < 9223372036854775
                       ORDER BY n DESC
                       LIMIT 1) AS newest";
 
-/// What there could be to do, by one statement: the floor, whether a lane has old checkpoints, and the head. The head is
+/// What there could be to do, by one statement: the floor, whether a lane has many old checkpoints, and the head. The head is
 /// asked for when the rows have been read, so no lane is beyond it.
 const WANTED: &str = "
-SELECT lanes.lowest, lanes.highest, lanes.has_older, coalesce(pg_sequence_last_value('{seq}'::regclass), 0)
+SELECT lanes.lowest, lanes.highest, lanes.has_many, coalesce(pg_sequence_last_value('{seq}'::regclass), 0)
   FROM (SELECT min(newest.lo) AS lowest,
                max(newest.lo) FILTER (WHERE newest.lo < 9223372036854775807) AS highest,
-               coalesce(bool_or(newest.has_older), false) AS has_older
+               coalesce(bool_or(newest.has_many), false) AS has_many
           FROM {lane} AS lane
          CROSS JOIN LATERAL (SELECT lo,
                                     EXISTS (SELECT 1
                                               FROM {checkpoint} AS older
                                              WHERE older.route = lane.route AND older.number = lane.number
-                                               AND older.n = checkpoint.n - 1) AS has_older
+                                               AND older.n = checkpoint.n - $1) AS has_many
                                FROM {checkpoint} AS checkpoint
                               WHERE checkpoint.route = lane.route AND checkpoint.number = lane.number
                               ORDER BY n DESC
                               LIMIT 1) AS newest) AS lanes";
 
-/// The lanes that have more than their newest checkpoint, and the number of that one.
+/// The lanes that have so many older checkpoints, and the number of the newest. A few do no harm, and a lane without traffic
+/// writes no more of them.
 const UNTIDY: &str = "
 SELECT lane.route, lane.number, newest.n
   FROM {lane} AS lane
@@ -68,14 +69,16 @@ SELECT lane.route, lane.number, newest.n
                       LIMIT 1) AS newest
  WHERE EXISTS (SELECT 1
                  FROM {checkpoint} AS older
-                WHERE older.route = lane.route AND older.number = lane.number AND older.n = newest.n - 1)
+                WHERE older.route = lane.route AND older.number = lane.number AND older.n = newest.n - $1)
  ORDER BY lane.route, lane.number";
 
 /// Empties the first leaf that may be, and returns how many records it had. Zero: none may be, or it was in use. Most of the
 /// time there is nothing to do, and one statement finds that out.
 pub(crate) async fn purge(store: &PostgresStore, client: &mut Object, retention: Retention) -> Work<u64> {
     let (dialect, block_bits) = (&store.0.dialect, store.block_bits());
-    let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[]).await? else { return Ok(0) };
+    let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[&checkpoint::TIDY_FIRST]).await? else {
+        return Ok(0);
+    };
     if row.try_get(2)? {
         let db = Db::begin(client, dialect).await?;
         db.take_time().await?;
@@ -218,8 +221,13 @@ async fn candidates(db: &Db<'_>, block_bits: u32) -> Work<Vec<Leaf>> {
 
 /// Drops checkpoints that no one will ask for any more.
 async fn tidy(db: &Db<'_>) -> Work<()> {
-    for row in db.query(UNTIDY, &[]).await? {
-        checkpoint::tidy(db, row.try_get(0)?, unsigned(row.try_get(1)?), row.try_get(2)?).await?;
+    let (lanes, mut locked) = (db.query(UNTIDY, &[&checkpoint::TIDY_FIRST]).await?, None);
+    for lane in &lanes {
+        let route: &str = lane.try_get(0)?;
+        if locked.replace(route) != Some(route) {
+            checkpoint::lock_to_tidy(db, route).await?;
+        }
+        checkpoint::tidy(db, route, unsigned(lane.try_get(1)?), lane.try_get(2)?).await?;
     }
     Ok(())
 }
