@@ -102,6 +102,8 @@ impl Log for PostgresStore {
     }
 
     fn resume<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Resumed>> {
+        // Operators may have done something since it found nothing.
+        drop(self.0.next_due_looks.take(lease));
         transact!(self, in_time look, "resume", |db| settle::resume(&db, lease))
     }
 
@@ -203,6 +205,7 @@ impl PostgresStore {
             let question = (lease.lane.clone(), Floor::start(known.as_ref()));
             let found = match next_look.take() {
                 Some(seat) if seat.question == question => seat.ask(self.0.waker.hinted_at(), look).await?,
+                // A lane with work to do asks often, and each lane that it asked for would be looked at.
                 _ => look(vec![question]).await?.pop().expect("one answer to one question"),
             };
             let found = Looked::of(found, lease)?;

@@ -269,11 +269,8 @@ impl Session {
                     Ok(lanes.iter().map(|()| Arc::clone(&seen)).collect())
                 })
             };
-            let seen = match next_look {
-                Some(seat) => seat.ask(hinted_at, look).await?,
-                None => Arc::new(self.look().await?),
-            };
-            (seen, None)
+            let next_look = next_look.unwrap_or_else(|| self.next_look());
+            (next_look.ask(hinted_at, look).await?, None)
         };
         let nothing = is_nothing(&seen.0, seen.1);
         self.busy.store(!nothing, Ordering::Relaxed);
@@ -288,7 +285,7 @@ impl Session {
         Ok(Some(Observed { target, last, next: low_half(next.try_get(0)?) }))
     }
 
-    /// For a lane that has just found nothing.
+    /// For a lane that knows nothing newer than what is seen from now on.
     pub(crate) fn next_look(&self) -> NextLook {
         self.looks.seat(())
     }

@@ -54,7 +54,6 @@ type Answers<A> = watch::Receiver<Option<Arc<Vec<A>>>>;
 pub(crate) struct Seat<Q, A> {
     table: Arc<Mutex<Table<Q, A>>>,
     number: u64,
-    since: Instant,
     pub(crate) question: Q,
 }
 
@@ -77,7 +76,7 @@ impl<Q: Clone, A> Together<Q, A> {
         table.next_seat += 1;
         let number = table.next_seat;
         table.seats.insert(number, question.clone());
-        Seat { table: Arc::clone(&self.0), number, since: Instant::now(), question }
+        Seat { table: Arc::clone(&self.0), number, question }
     }
 }
 
@@ -115,10 +114,9 @@ impl<Q: Clone + Send, A: Clone + Send + Sync + 'static> Seat<Q, A> {
     ) -> (usize, Answers<A>, Option<tokio::task::JoinHandle<Work<()>>>) {
         let mut table = lock(&self.table);
         let now = Instant::now();
-        let counts = |asked: &Asked<A>| {
-            asked.at > self.since && asked.at > hinted_at && now.duration_since(asked.at) <= table.late
-        };
-        if let Some(asked) = table.latest.as_ref().filter(|asked| counts(asked))
+        let counts = |asked: &&Asked<A>| asked.at > hinted_at && now.duration_since(asked.at) <= table.late;
+        // Whoever had no seat yet when it was asked is not among those it was asked for.
+        if let Some(asked) = table.latest.as_ref().filter(counts)
             && let Some(place) = asked.seats.get(&self.number)
         {
             return (*place, asked.answers.clone(), None);

@@ -4,6 +4,7 @@
 
 use std::{fs, time::Duration};
 
+use futures_util::future::join_all;
 use postrider_core::{
     admin::StoreAdmin,
     log::{Log, RecordRef, Retention, Settlement},
@@ -271,6 +272,49 @@ async fn idle_readers_write_nothing() {
         poll(&mut readers).await;
     }
     assert_eq!(number(&client, checkpoints).await, before, "what others write is no reason to settle");
+}
+
+/// As lanes of a node that has nothing to do: they look for records and for due rows at the same moments.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_lanes_that_look_at_the_same_moment_send_one_statement_for_all() {
+    let cluster = Cluster::start(EXPLAIN);
+    let url = cluster.url();
+    let mut readers = vec![Reader::open(&url).await];
+    for number in 1..8 {
+        let store = readers[0].store.clone();
+        readers.push(Reader::take(store, &format!("r{number}")).await);
+    }
+    commit(&url, 3).await;
+    for reader in &mut readers {
+        assert_eq!(reader.read_on().await.len(), 3);
+        reader.settle().await.unwrap();
+    }
+    let mut fewest = usize::MAX;
+    // How close together they come is a matter of the machine, so they are given many moments.
+    for _ in 0..100 {
+        let meter = Meter::start(&cluster);
+        let looking = readers.iter_mut().map(|reader| async {
+            assert!(reader.read_on().await.is_empty());
+            assert!(ordinals(&reader.store.due(&reader.lease, DUE).await.unwrap()).is_empty());
+        });
+        join_all(looking).await;
+        fewest = fewest.min(meter.text().matches("Query Text:").count());
+        if fewest <= 2 {
+            break;
+        }
+    }
+    assert_eq!(fewest, 2, "one for records, and one for due rows");
+    // What is committed then is found by every one of them all the same.
+    commit(&url, 2).await;
+    for reader in &mut readers {
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while reader.read_on().await.len() < 2 {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "a commit that nobody announced is found by one of the next looks"
+            );
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
