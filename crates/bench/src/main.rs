@@ -1,4 +1,5 @@
-//! `postrider-bench core|postgres|mysql|mongodb|brokers [--quick] [--json]`: variants side by side in one run, as ratios, because machines are noisy.
+//! `postrider-bench core|postgres|mysql|mongodb|brokers [--quick] [--json]`: variants side by side in one run, as ratios,
+//! because machines are noisy.
 
 mod brokers;
 mod core;

@@ -1,11 +1,11 @@
 //! `brokers`: relaying from PostgreSQL to each broker with confirms, against a bare producer on the same client library.
 //!
 //! The bare producer sends the same messages, made beforehand, as fast as the client can pipeline them, and waits for every
-//! confirm. It does that in several ways (one task or more, a channel each where there are channels, a steady window or
-//! bursts; Redis has its pipelines), and the best one of each round counts. It reads nothing, keeps no order and survives
-//! nothing; it is the limit of what a relay over this client could reach. Both take turns, each on a stream or queue of its own, and
-//! the median of the paired ratios is reported. What a relay has published is received again and checked: everything, in
-//! order per key.
+//! confirm. It does that in several ways (one task or more, a channel each where there are channels, a steady window or bursts;
+//! Redis has its pipelines), and the best one of each round counts. It reads nothing, keeps no order and survives nothing; it
+//! is the limit of what a relay over this client could reach. Both take turns, each on a stream or queue of its own, and the
+//! median of the paired ratios is reported. What a relay has published is received again and checked: everything, in order per
+//! key.
 //!
 //! | measurement | keys |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! `postgres://user:password@host:port/database`: the PostgreSQL store.
 //!
-//! Tables are in the configured schema, `postrider` if none is, with the configured prefix. The schema is only made by whoever migrates.
+//! Tables are in the configured schema, `postrider` if none is, with the configured prefix. The schema is only made by whoever
+//! migrates.
 
 use std::sync::Arc;
 

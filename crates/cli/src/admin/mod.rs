@@ -8,9 +8,9 @@
 //! | `/healthz` | what is wrong, in words? | as `/readyz` |
 //! | `/metrics` | what is counted? | never |
 //!
-//! It answers before the stores are opened, so that a long start is not taken for a hang. A destination that is down makes a node *degraded*, which is still 200: restarting the node would not help. It listens on
-//! loopback unless told otherwise, and anywhere else only with a token, which `/healthz` and `/metrics` then ask for. The
-//! others tell nothing but a word.
+//! It answers before the stores are opened, so that a long start is not taken for a hang. A destination that is down makes a
+//! node *degraded*, which is still 200: restarting the node would not help. It listens on loopback unless told otherwise, and
+//! anywhere else only with a token, which `/healthz` and `/metrics` then ask for. The others tell nothing but a word.
 
 mod connection;
 mod health;

@@ -19,7 +19,8 @@ pub(crate) enum Action {
     Status(Look),
     /// What `up` would apply; changes nothing.
     Plan(Look),
-    /// Applies what is pending: on SQLite and PostgreSQL all or nothing, on MySQL and MongoDB step by step, and the next run goes on. Makes the file of SQLite, and the database of MongoDB, if there is none.
+    /// Applies what is pending: on SQLite and PostgreSQL all or nothing, on MySQL and MongoDB step by step, and the next run
+    /// goes on. Makes the file of SQLite, and the database of MongoDB, if there is none.
     Up(Up),
     /// Prints all migrations as a script, for people who apply them by hand.
     Sql(StoreArguments),

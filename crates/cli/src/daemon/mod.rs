@@ -1,9 +1,9 @@
 //! From a configuration to running relays, and how they stop.
 //!
 //! The first SIGTERM or SIGINT drains all of them: what is in flight comes back, the cursors move over it, and the lanes are
-//! given back, so that nothing is published twice. A second one, unless it comes along with the first, ends the process at once;
-//! what was in flight is then published again by the next owner. During the start the first one ends it too: whatever it waits for, nothing is in flight.
-//! SIGHUP reads the configuration again.
+//! given back, so that nothing is published twice. A second one, unless it comes along with the first, ends the process at
+//! once; what was in flight is then published again by the next owner. During the start the first one ends it too: whatever it
+//! waits for, nothing is in flight. SIGHUP reads the configuration again.
 
 mod build;
 mod collect;

@@ -12,8 +12,8 @@ pub const TOPIC: &str = "outbox.event.${aggregatetype}";
 
 impl Capture {
     /// A table with the columns `id`, `aggregatetype`, `aggregateid`, `type` and `payload`: message id, the last part of the
-    /// topic ([`DEBEZIUM_TOPIC`](super::DEBEZIUM_TOPIC)), key, name and payload. Other columns can be added as [headers](Capture::header), and a table that
-    /// calls its columns otherwise is described with the other methods.
+    /// topic ([`DEBEZIUM_TOPIC`](super::DEBEZIUM_TOPIC)), key, name and payload. Other columns can be added as
+    /// [headers](Capture::header), and a table that calls its columns otherwise is described with the other methods.
     ///
     /// # Errors
     /// If the table is not written as `schema.table`.

@@ -2,8 +2,8 @@
 //!
 //! Two sources end in one signal. In the same process the application calls [`Waker::wake`] after its commit. For all others
 //! one change stream is open while somebody waits: one for the whole process, however many lanes and handles it has
-//! ([`crate::shared`]), for every open stream makes the server read its whole history once more. What it has is kept for a while, and lanes that are at the end of
-//! the log read that ([`crate::recent`]). Both are hints; the relay polls besides.
+//! ([`crate::shared`]), for every open stream makes the server read its whole history once more. What it has is kept for a
+//! while, and lanes that are at the end of the log read that ([`crate::recent`]). Both are hints; the relay polls besides.
 //!
 //! A hint counts from the call that asks for it: ask before you read, wait after, and a commit in between is not missed. A
 //! stream that has just been opened wakes everybody once, for it cannot know what was committed before it.

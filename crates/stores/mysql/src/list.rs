@@ -39,8 +39,8 @@ pub(crate) struct Entry {
 }
 
 /// Entries behind a place, up to and including `until`, in order and without a gap between them: those of a bounded number of
-/// batches, and at least `most` unless there are fewer or the batches are small. Whether the first is the next one is for the caller
-/// to see.
+/// batches, and at least `most` unless there are fewer or the batches are small. Whether the first is the next one is for the
+/// caller to see.
 pub(crate) async fn behind(db: &mut Db, place: i64, until: i64, most: i64, plant: Plant) -> Work<Vec<Entry>> {
     let rows = if matches!(plant, Plant::TornViews | Plant::NoGapCheck) {
         db.query(BEHIND_TORN, values![place, LOOK_MAX]).await?

@@ -76,8 +76,8 @@ const TIDY: &str = "
 DELETE FROM {checkpoint}
  WHERE route = $1 AND number = $2 AND n >= $3 AND n < $4";
 
-/// How many of them are deleted at first, and how many retention lets stand. Each time twice as many, so that what was deleted long ago is passed for no longer
-/// than it takes to delete what there is.
+/// How many of them are deleted at first, and how many retention lets stand. Each time twice as many, so that what was deleted
+/// long ago is passed for no longer than it takes to delete what there is.
 pub(crate) const TIDY_FIRST: i64 = 16;
 
 /// A lane's cursor at rest.

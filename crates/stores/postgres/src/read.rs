@@ -348,9 +348,9 @@ impl Budget {
     }
 }
 
-/// Whether a cursor is worth writing although no record was found: it was rebased, numbers were drawn (what took them was passed over), a
-/// round was under way, or retention can go on. Never because the base alone has changed: a cursor that is written makes
-/// a new transaction, and two idle readers would wake each other for ever.
+/// Whether a cursor is worth writing although no record was found: it was rebased, numbers were drawn (what took them was
+/// passed over), a round was under way, or retention can go on. Never because the base alone has changed: a cursor that is
+/// written makes a new transaction, and two idle readers would wake each other for ever.
 fn has_moved(from: &Position, to: &Position, block_bits: u32) -> bool {
     from.identity != to.identity
         || to.hi > from.hi

@@ -1,9 +1,10 @@
 //! Threads with a connection of their own: rusqlite blocks, and nothing here may block the async runtime.
 //!
-//! Work crosses to a thread through a channel and its result comes back through another. Once begun, a piece of work runs
-//! to its end, whether or not somebody still waits for the answer: a dropped future leaves it done or not done, never half
-//! done. A look that nobody waits for any more is not begun: whoever watches a store that is slow to answer gives up and asks
-//! again, and what was given up would keep the thread busy for good. The writer's thread also watches the file for other processes' commits while it is idle (see [`crate::wake`]).
+//! Work crosses to a thread through a channel and its result comes back through another. Once begun, a piece of work runs to
+//! its end, whether or not somebody still waits for the answer: a dropped future leaves it done or not done, never half done. A
+//! look that nobody waits for any more is not begun: whoever watches a store that is slow to answer gives up and asks again,
+//! and what was given up would keep the thread busy for good. The writer's thread also watches the file for other processes'
+//! commits while it is idle (see [`crate::wake`]).
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

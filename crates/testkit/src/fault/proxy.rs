@@ -1,8 +1,8 @@
 //! A TCP proxy between a client and a real server, which does to connections what networks do.
 //!
 //! It delays, falls silent (half-open: both sides believe in the connection and nothing passes), refuses new connections,
-//! closes and resets those that there are, for both sides or so that the server does not learn of it. Bytes are never lost inside a connection that goes on, because TCP would not
-//! lose them either.
+//! closes and resets those that there are, for both sides or so that the server does not learn of it. Bytes are never lost
+//! inside a connection that goes on, because TCP would not lose them either.
 
 use std::{
     io,

@@ -91,8 +91,8 @@ impl Connection {
         *self.live() = None;
     }
 
-    /// What becomes of messages to those of these topics that cannot be sent to. Asks only for those that are not known, or for all after a
-    /// loss. If the future is dropped, the question is asked to its end and forgotten.
+    /// What becomes of messages to those of these topics that cannot be sent to. Asks only for those that are not known, or for
+    /// all after a loss. If the future is dropped, the question is asked to its end and forgotten.
     ///
     /// # Errors
     /// Why nothing can be sent at all.

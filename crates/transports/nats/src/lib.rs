@@ -33,9 +33,9 @@
 //! | no answer in time, whether others have theirs or not | unavailable | `timeout` |
 //! | the connection was lost | unknown | `connection-lost` |
 //!
-//! **Subjects that are not sent.** A message whose subject has a space, a control character, an empty segment, `*` or `>`, has more than
-//! 1024 bytes, or begins with `$` or with the segment `_INBOX`, `_R_` or `_GR_`, is rejected before anything is sent: a topic that
-//! somebody wrote into the table may purge a stream otherwise. Behind a prefix nothing begins with those.
+//! **Subjects that are not sent.** A message whose subject has a space, a control character, an empty segment, `*` or `>`, has
+//! more than 1024 bytes, or begins with `$` or with the segment `_INBOX`, `_R_` or `_GR_`, is rejected before anything is sent:
+//! a topic that somebody wrote into the table may purge a stream otherwise. Behind a prefix nothing begins with those.
 //!
 //! **A subject that is denied** is known by the words of the server's answer (`Permissions Violation for Publish to "…"`), because
 //! the protocol has no code for it, and says it to the connection and not to the message. A server that put it otherwise would

@@ -156,9 +156,9 @@ impl SubscriberBuilder {
 /// A message that is rejected for good is answered with `+TERM`: the consumer does not get it again, and the server tells of it in
 /// an advisory. It stays in its stream, unless the stream keeps messages only until they are answered.
 ///
-/// When it is dropped inside a runtime, what it has not answered is given back, by a task of that runtime which nobody waits for. If
-/// the program or the runtime ends sooner, that comes again only when the consumer's `ack_wait` is over; [`Self::close`] waits
-/// until it is given back.
+/// When it is dropped inside a runtime, what it has not answered is given back, by a task of that runtime which nobody waits
+/// for. If the program or the runtime ends sooner, that comes again only when the consumer's `ack_wait` is over;
+/// [`Self::close`] waits until it is given back.
 pub struct NatsSubscriber {
     shared: Arc<Shared>,
     connection: Connection,

@@ -7,9 +7,10 @@
 //! # Ok::<(), postrider_core::Error>(())
 //! ```
 //!
-//! **What is sent.** One entry per message, by `XADD`, to the stream that is named like the topic, behind a prefix if there
-//! is one (`shop:order.placed`), or all of them to one stream. CloudEvents has no binding for Redis; by our convention the attributes are the fields
-//! `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are never trimmed here.
+//! **What is sent.** One entry per message, by `XADD`, to the stream that is named like the topic, behind a prefix if there is
+//! one (`shop:order.placed`), or all of them to one stream. CloudEvents has no binding for Redis; by our convention the
+//! attributes are the fields `ce_specversion`, `ce_id` and so on, as UTF-8, and the payload is the field `data`. Streams are
+//! never trimmed here.
 //!
 //! **Durable** means: the server has answered with the entry's id, and if `replicas` is set, that many replicas have it too
 //! (`WAIT`). While they are missing nothing more is written; what was just written when they went is looked for when they are
@@ -38,7 +39,8 @@
 //! **Order.** One message of a key is under way at a time (`run_max` is 1), because Redis takes the second although it has
 //! refused the first. Different keys are pipelined on one connection; with `replicas`, one batch at a time.
 //!
-//! **Receiving** is [`RedisSubscriber`], in a consumer group. Streams and groups are made only when asked to. One server or a primary with replicas; not Redis Cluster.
+//! **Receiving** is [`RedisSubscriber`], in a consumer group. Streams and groups are made only when asked to. One server or a
+//! primary with replicas; not Redis Cluster.
 
 mod access;
 mod connect;

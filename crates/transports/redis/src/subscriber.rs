@@ -2,9 +2,9 @@
 //!
 //! A [reader](crate::reader) fetches ahead, up to a bound, into a channel that outlives a `receive`, so a `receive` that is
 //! dropped takes nothing with it. There is a bound, too, for everything that is not done with, or a caller that rejects all for
-//! later would have the whole stream in memory. What is neither acknowledged nor rejected stays pending in Redis: the next subscriber of
-//! the same name gets it at once, any other of the group when it has been idle for `claim_after`. What has not been received
-//! yet, or waits for later, is [kept](crate::keeper) from being idle.
+//! later would have the whole stream in memory. What is neither acknowledged nor rejected stays pending in Redis: the next
+//! subscriber of the same name gets it at once, any other of the group when it has been idle for `claim_after`. What has not
+//! been received yet, or waits for later, is [kept](crate::keeper) from being idle.
 //!
 //! Entries of one stream are received in order by a group with one consumer. Several consumers share the entries, which
 //! leaves no order over keys; so does a key whose messages go to several streams. One that was rejected for later comes

@@ -114,9 +114,9 @@ pub async fn plan(url: &str, dialect: &Mysql) -> Result<Vec<Standing>> {
 }
 
 /// Applies what is pending and returns it; each leaves an entry of the actor in the audit record. If it is cut off, the next
-/// one goes on. Should the trigger that notes new messages be gone, it is created again. Messages that it has missed at any time are
-/// found by a pass over the log, and noted. The migration that has made the trigger is then among those that are returned, with
-/// that in its name.
+/// one goes on. Should the trigger that notes new messages be gone, it is created again. Messages that it has missed at any
+/// time are found by a pass over the log, and noted. The migration that has made the trigger is then among those that are
+/// returned, with that in its name.
 ///
 /// # Errors
 /// As [`status`]; [`ErrorKind::Unsupported`] if the server is one that the store would refuse.
