@@ -127,9 +127,9 @@ fn unread(unread: Unread, why: &str) -> Finding {
         Unread::Corrupt => "bring it back from a backup",
         Unread::Unreachable => "see that the database runs and lets this node in; the relay tries again by itself",
         Unread::Refused => {
-            "put right what it refuses; `postrider migrate status` tells of the schema. The relay tries again by itself"
+            "the cause says what it wants; `postrider migrate status` tells of the schema. The relay tries again by itself"
         }
-        Unread::Failed => "what is said tells with what; the relay tries again by itself",
+        Unread::Failed => "the cause says what has failed; the relay tries again by itself",
     };
     let what = format!("the store cannot be read: {why}");
     Finding { route: None, code: unread.code(), what, fix: Some(fix.to_owned()) }

@@ -54,7 +54,7 @@ pub(super) enum Ended {
     Deadline,
     Fenced,
     Finished,
-    /// It is no more, though nobody else had it, as the supervisor learns.
+    /// That of a replay which is no more. To a driver it looks like [`Self::Fenced`]; the supervisor finds out.
     Gone,
     Crashed,
 }

@@ -34,7 +34,7 @@ pub enum Event<'a> {
     LaneEnded {
         /// The lane.
         lane: &'a LaneId,
-        /// `drained`, `fenced`, `finished`, `gone` (that of a replay which an operator has cancelled), `deadline`, `crashed`.
+        /// `drained`, `fenced`, `finished`, `gone` (that of a replay which is no more), `deadline`, `crashed`.
         how: &'static str,
     },
     /// The destination refused a message; it will be tried again.

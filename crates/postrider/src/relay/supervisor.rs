@@ -347,7 +347,12 @@ impl Supervisor {
             }
         }
         if !self.refused.is_empty() {
-            self.beat(true).await;
+            let context = Arc::clone(&self.context);
+            tokio::select! {
+                biased;
+                () = self.beat(true) => {}
+                () = context.sleep_until(give_up_at) => {}
+            }
             self.tell_refused(|_| true);
         }
         undrained += self.running.len() as u64;

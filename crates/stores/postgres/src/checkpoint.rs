@@ -76,9 +76,12 @@ const TIDY: &str = "
 DELETE FROM {checkpoint}
  WHERE route = $1 AND number = $2 AND n >= $3 AND n < $4";
 
-/// How many of them are deleted at first, and how many retention lets stand. Each time twice as many, so that what was deleted
-/// long ago is passed for no longer than it takes to delete what there is.
-pub(crate) const TIDY_FIRST: i64 = 16;
+/// How many of them are deleted at first. Each time twice as many, so that what was deleted long ago is passed for no longer
+/// than it takes to delete what there is.
+const TIDY_FIRST: i64 = 16;
+
+/// How many of them a lane has when retention tidies up behind it.
+pub(crate) const OLDER_MAX: i64 = 16;
 
 /// A lane's cursor at rest.
 pub(crate) struct Checkpoint {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -142,7 +142,8 @@ impl Builder {
             raise: self.raise,
             plant: self.plant,
             opened_at: Instant::now(),
-            session: tokio::sync::Mutex::new(None),
+            session: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
             lanes: Lanes::default(),
             due_looks: Together::default(),
             next_due_looks: Lanes::default(),

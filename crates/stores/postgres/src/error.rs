@@ -110,8 +110,9 @@ pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
         // Insufficient privilege.
         "42501" => ErrorKind::Denied,
         "40001" | "40P01" | "23505" => ErrorKind::Conflict,
-        // A read-only transaction is what a standby answers, and it may be on its way to be the primary.
-        "25006" | "55P03" | "57014" => ErrorKind::Unavailable,
+        // A read-only transaction is what a standby answers, and it may be on its way to be the primary. Who was idle for too
+        // long has lost the connection.
+        "25006" | "25P03" | "55P03" | "57014" => ErrorKind::Unavailable,
         "54000" => ErrorKind::Limit,
         _ => match &code[..2.min(code.len())] {
             "08" | "57" | "58" => ErrorKind::Unavailable,
@@ -153,6 +154,7 @@ mod tests {
             ("40P01", ErrorKind::Conflict, true),
             ("55P03", ErrorKind::Unavailable, true),
             ("25006", ErrorKind::Unavailable, true),
+            ("25P03", ErrorKind::Unavailable, true),
             ("28P01", ErrorKind::Denied, false),
             ("42501", ErrorKind::Denied, false),
             ("42P01", ErrorKind::Schema, false),

@@ -64,6 +64,10 @@ impl Floor {
         floor.map_or(BOTTOM, |floor| floor.at)
     }
 
+    pub(crate) fn is_at_bottom(&self) -> bool {
+        self.at == BOTTOM
+    }
+
     /// Whether a look from here has seen everything: the database's clock was not set back meanwhile.
     pub(crate) fn holds(&self, look: &Look) -> bool {
         look.now.saturating_add(MARGIN) >= self.free_at.saturating_add(look.answered_at.duration_since(self.asked_at))

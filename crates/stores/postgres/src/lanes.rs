@@ -37,6 +37,10 @@ impl<T> Lanes<T> {
         self.lanes().insert(lease.lane.clone(), (lease.epoch, what));
     }
 
+    pub(crate) fn forget_all(&self) {
+        self.lanes().clear();
+    }
+
     /// Forgets the lanes that nobody has any more under their epoch. A lane may have been taken since the roster was made.
     pub(crate) fn keep_those_of(&self, roster: &Roster) {
         let standing = |lane: &LaneId| {

@@ -104,7 +104,7 @@ mod values;
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -150,7 +150,9 @@ struct Inner {
     raise: bool,
     plant: Plant,
     opened_at: Instant,
-    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    session: Mutex<Option<Arc<Session>>>,
+    /// Held by whoever makes a new session.
+    connecting: tokio::sync::Mutex<()>,
     lanes: Lanes<Remembered>,
     /// Lanes that found no parked row to wait for, and will look again at about the same moment.
     due_looks: Together<due::Question, Option<due::Looked>>,
@@ -230,23 +232,27 @@ impl PostgresStore {
 
     /// The reader's session; a new one if the former is over. Whoever comes meanwhile waits for it.
     async fn session(&self) -> Work<Arc<Session>> {
-        let mut session = self.0.session.lock().await;
-        match &*session {
-            Some(live) if !live.is_over() => Ok(Arc::clone(live)),
-            _ => {
-                *session = None;
-                let connecting = Session::connect(&self.0.access, &self.0.dialect, self.0.plant);
-                let new = db::in_time(Some(SESSION_PATIENCE), connecting).await?;
-                *session = Some(Arc::clone(&new));
-                Ok(new)
-            }
+        if let Some(live) = self.live_session() {
+            return Ok(live);
         }
+        let _others_wait = self.0.connecting.lock().await;
+        if let Some(live) = self.live_session() {
+            return Ok(live);
+        }
+        *self.current_session() = None;
+        let connecting = Session::connect(&self.0.access, &self.0.dialect, self.0.plant);
+        let new = db::in_time(Some(SESSION_PATIENCE), connecting).await?;
+        *self.current_session() = Some(Arc::clone(&new));
+        Ok(new)
     }
 
-    /// The number of the reader's session, if there is one that lives.
-    fn live_session(&self) -> Option<u64> {
-        let session = self.0.session.try_lock().ok()?;
-        session.as_ref().filter(|session| !session.is_over()).map(|session| session.number)
+    /// The reader's session, if there is one that lives.
+    fn live_session(&self) -> Option<Arc<Session>> {
+        self.current_session().clone().filter(|session| !session.is_over())
+    }
+
+    fn current_session(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.0.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes out what is remembered of a lane, if it is for this cursor.

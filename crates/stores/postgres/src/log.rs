@@ -197,16 +197,16 @@ impl PostgresStore {
                 store.in_time(ANSWER_PATIENCE, look).await
             })
         };
-        let session = self.live_session();
+        let session = self.live_session().map(|session| session.number);
         let mut known = self.0.floors.get(lease).filter(|floor| floor.is_of(session, Instant::now()));
         let mut next_look = self.0.next_due_looks.take(lease);
         // Ends with the second turn at the latest, which begins at the bottom.
         loop {
             let question = (lease.lane.clone(), Floor::start(known.as_ref()));
-            let found = match next_look.take() {
-                Some(seat) if seat.question == question => seat.ask(self.0.waker.hinted_at(), look).await?,
-                // A lane with work to do asks often, and each lane that it asked for would be looked at.
-                _ => look(vec![question]).await?.pop().expect("one answer to one question"),
+            let found = match next_look.take().filter(|seat| seat.question == question) {
+                // No commit makes a row due, and an operator has the seats given up.
+                Some(seat) => seat.ask(None, look).await?,
+                None => look(vec![question]).await?.pop().expect("one answer to one question"),
             };
             let found = Looked::of(found, lease)?;
             if known.as_ref().is_some_and(|floor| !floor.holds(&found.look)) {
@@ -217,8 +217,9 @@ impl PostgresStore {
             if let Some(floor) = floor {
                 self.0.floors.remember(lease, floor);
             }
-            if found.is_nothing() {
-                let question = (lease.lane.clone(), Floor::start(floor.as_ref()));
+            // A look from the bottom may cost much, and is left to the lane itself.
+            if let Some(floor) = floor.filter(|floor| found.is_nothing() && !floor.is_at_bottom()) {
+                let question = (lease.lane.clone(), Floor::start(Some(&floor)));
                 self.0.next_due_looks.remember(lease, self.0.due_looks.seat(question));
             }
             return Ok((found.is_nothing(), Floor::start(known.as_ref())));

@@ -76,7 +76,7 @@ SELECT lane.route, lane.number, newest.n
 /// time there is nothing to do, and one statement finds that out.
 pub(crate) async fn purge(store: &PostgresStore, client: &mut Object, retention: Retention) -> Work<u64> {
     let (dialect, block_bits) = (&store.0.dialect, store.block_bits());
-    let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[&checkpoint::TIDY_FIRST]).await? else {
+    let Some(row) = Alone::new(client, dialect).query_opt(WANTED, &[&checkpoint::OLDER_MAX]).await? else {
         return Ok(0);
     };
     if row.try_get(2)? {
@@ -221,7 +221,7 @@ async fn candidates(db: &Db<'_>, block_bits: u32) -> Work<Vec<Leaf>> {
 
 /// Drops checkpoints that no one will ask for any more.
 async fn tidy(db: &Db<'_>) -> Work<()> {
-    let (lanes, mut locked) = (db.query(UNTIDY, &[&checkpoint::TIDY_FIRST]).await?, None);
+    let (lanes, mut locked) = (db.query(UNTIDY, &[&checkpoint::OLDER_MAX]).await?, None);
     for lane in &lanes {
         let route: &str = lane.try_get(0)?;
         if locked.replace(route) != Some(route) {

@@ -270,7 +270,7 @@ impl Session {
                 })
             };
             let next_look = next_look.unwrap_or_else(|| self.next_look());
-            (next_look.ask(hinted_at, look).await?, None)
+            (next_look.ask(Some(hinted_at), look).await?, None)
         };
         let nothing = is_nothing(&seen.0, seen.1);
         self.busy.store(!nothing, Ordering::Relaxed);

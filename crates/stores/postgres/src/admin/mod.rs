@@ -60,7 +60,7 @@ macro_rules! look {
     };
 }
 
-/// One change by an operator in one transaction, and a hint to the relays of this process. As everywhere, one that wrote the
+/// One change by an operator in one transaction, and a hint to the relays of this process, for whom no answer from before counts. As everywhere, one that wrote the
 /// same checkpoint as somebody else is tried again; a lock that somebody keeps is not waited for without end.
 macro_rules! act {
     ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
@@ -85,6 +85,7 @@ macro_rules! act {
             };
             let changed = waiter.tells(&$store.0.access, $operation, change).await;
             let changed = changed.map_err(|fault| fault.into_error($operation))?;
+            $store.0.next_due_looks.forget_all();
             $store.wake();
             Ok(changed)
         })

@@ -16,7 +16,7 @@ use crate::{
     support::{batch, connect},
 };
 
-const DUE: DueLimit = DueLimit { lines: 10, per_line: 10, bytes: 1 << 20 };
+pub(crate) const DUE: DueLimit = DueLimit { lines: 10, per_line: 10, bytes: 1 << 20 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 

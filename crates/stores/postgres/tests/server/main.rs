@@ -15,6 +15,7 @@ mod reading;
 mod retention;
 mod sessions;
 mod set_back;
+mod together;
 mod waking;
 
 use std::time::Duration;

@@ -18,14 +18,15 @@ use crate::{
 };
 
 /// Sessions of others that have a transaction id, or a snapshot that holds back cleaning. Walsenders come with the slots. Whoever
-/// has drawn a number of the log has a lock on its sequence.
+/// has drawn a number of the log has a lock on its sequence; so has who has only asked for the last one, but no transaction id.
 const TRANSACTIONS: &str = "
 SELECT pid, coalesce(usename, '?'), coalesce(datname, '?'), state, extract(epoch FROM clock_timestamp() - xact_start)::float8,
        query,
-       EXISTS (SELECT 1
-                 FROM pg_locks AS lock
-                WHERE lock.pid = activity.pid AND lock.relation = to_regclass($2) AND lock.mode <> 'AccessShareLock'
-                  AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+       backend_xid IS NOT NULL
+       AND EXISTS (SELECT 1
+                     FROM pg_locks AS lock
+                    WHERE lock.pid = activity.pid AND lock.relation = to_regclass($2) AND lock.mode <> 'AccessShareLock'
+                      AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
   FROM pg_stat_activity AS activity
  WHERE xact_start < clock_timestamp() - $1 * interval '1 second'
    AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
