@@ -111,8 +111,8 @@ pub(crate) fn from_code(code: &str, operation: &'static str) -> Error {
         "42501" => ErrorKind::Denied,
         "40001" | "40P01" | "23505" => ErrorKind::Conflict,
         // A read-only transaction is what a standby answers, and it may be on its way to be the primary. Who was idle for too
-        // long has lost the connection.
-        "25006" | "25P03" | "55P03" | "57014" => ErrorKind::Unavailable,
+        // long has lost the connection. A database that lets nobody in is in no state to do so (55000).
+        "25006" | "25P03" | "55000" | "55P03" | "57014" => ErrorKind::Unavailable,
         "54000" => ErrorKind::Limit,
         _ => match &code[..2.min(code.len())] {
             "08" | "57" | "58" => ErrorKind::Unavailable,
@@ -155,6 +155,7 @@ mod tests {
             ("55P03", ErrorKind::Unavailable, true),
             ("25006", ErrorKind::Unavailable, true),
             ("25P03", ErrorKind::Unavailable, true),
+            ("55000", ErrorKind::Unavailable, true),
             ("28P01", ErrorKind::Denied, false),
             ("42501", ErrorKind::Denied, false),
             ("42P01", ErrorKind::Schema, false),
