@@ -74,6 +74,7 @@ async fn measure(server: &Server, quick: bool, only: &[String]) -> Result<Value>
     let sizes = Sizes::new(quick);
     let mut results = json!({ "quick": quick, "rounds": sizes.rounds });
     for broker in BROKERS.iter().filter(|broker| only.is_empty() || only.iter().any(|name| name == broker.name())) {
+        server.begin_afresh().await?;
         for figures in [
             throughput::run(server, *broker, sizes.round, sizes.rounds).await?,
             latency::run(server, *broker, sizes.latency, sizes.rounds).await?,

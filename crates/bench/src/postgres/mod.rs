@@ -106,6 +106,7 @@ async fn measure(server: &Server, quick: bool, only: &[String]) -> Result<(Value
     let watch = server.watch();
     let (mut results, mut traces) = (json!({ "quick": quick, "rounds": sizes.rounds }), Traces::default());
     for name in MEASUREMENTS.iter().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == *name)) {
+        server.begin_afresh().await?;
         let figures = match *name {
             "drain" => drain::run(server, sizes.backlog, sizes.rounds).await?,
             "growth" => growth::run(server, sizes.large, sizes.rounds).await?,

@@ -1,4 +1,4 @@
-//! The server that is measured, and a database of our own in it, which is dropped at the end.
+//! The server that is measured, and a database of our own in it, afresh for each measurement and dropped at the end.
 
 use anyhow::{Context, Result};
 use tokio_postgres::{Client, Config, NoTls};
@@ -20,7 +20,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Makes a fresh database on the server that the environment names.
+    /// The server that the environment names, on which there is no database of ours yet.
     pub(crate) async fn connect() -> Result<Self> {
         let url = std::env::var(VARIABLE).with_context(|| {
             format!("{VARIABLE} does not name a server; `cargo xtask bench postgres` starts one and sets it")
@@ -28,10 +28,17 @@ impl Server {
         let given: Config = url.parse().with_context(|| format!("{VARIABLE} is not a PostgreSQL URL"))?;
         let database = format!("postrider_bench_{}", std::process::id());
         let client = open(&given).await?;
-        client.batch_execute(&format!("CREATE DATABASE {database}")).await?;
         let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
         let postmaster = u32::try_from(pid).ok().and_then(|pid| parent_of(pid, "postgres"));
         Ok(Self { given, url: in_database(&url, &database), database, postmaster })
+    }
+
+    /// Makes the database anew. With the former one the server drops all that it still had to write and to vacuum of it, and
+    /// writes everything else: no measurement pays for the one before.
+    pub(crate) async fn begin_afresh(&self) -> Result<()> {
+        self.tidy().await?;
+        open(&self.given).await?.batch_execute(&format!("CREATE DATABASE {}", self.database)).await?;
+        Ok(())
     }
 
     /// A connection to our database.
