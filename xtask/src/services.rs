@@ -11,6 +11,7 @@ mod mariadb;
 mod mongodb;
 mod nats;
 mod postgres;
+mod postgres_versions;
 mod process;
 mod promtool;
 mod rabbitmq;
@@ -106,6 +107,31 @@ impl Drop for Running {
             if let Err(error) = service.stop() {
                 eprintln!("xtask: {} could not be stopped: {error:#}", service.name);
             }
+        }
+    }
+}
+
+/// PostgreSQL of another version, for the tests of the store. It is stopped when it is dropped.
+pub(crate) struct OtherPostgres(Started);
+
+/// The versions that there are.
+pub(crate) const OTHER_POSTGRES: [&str; 2] = postgres_versions::VERSIONS;
+
+impl OtherPostgres {
+    pub(crate) fn start(version: &str) -> Result<Self> {
+        postgres::up_of_version(version).map(Self)
+    }
+
+    /// How the tests find it.
+    pub(crate) fn environment(&self) -> (&'static str, String) {
+        (postgres::SERVICE.variable, self.0.url.clone())
+    }
+}
+
+impl Drop for OtherPostgres {
+    fn drop(&mut self) {
+        if let Err(error) = (postgres::SERVICE.down)(&self.0) {
+            eprintln!("xtask: PostgreSQL could not be stopped: {error:#}");
         }
     }
 }

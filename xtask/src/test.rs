@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that has to run, on a machine that has nothing but Rust; and `cargo xtask sim`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use serde_json::Value;
 
 use crate::{
     services,
@@ -17,6 +18,10 @@ const SEEDS_QUICK: u64 = 1_000;
 /// How long one test program may take: five times what the slowest needs.
 const PROGRAM_SECONDS_MAX: u32 = 900;
 
+/// Tests of the PostgreSQL store that need nothing but a server, which may be of any version. `roles` are the conformance
+/// cases, by roles that may do no more than they have to.
+const ON_EVERY_POSTGRES: [&str; 5] = ["roles", "capture", "debezium", "pipelined", "sqlx"];
+
 #[derive(Args)]
 pub(crate) struct Options {
     /// Fewer seeds.
@@ -30,12 +35,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // A test that never ends must not look like one that takes long.
     let bounded = format!("target.'cfg(all())'.runner = ['timeout', '--kill-after=30', '{PROGRAM_SECONDS_MAX}']");
     cargo("test", &["test", "--workspace", "--all-features", "--config", &bounded]).run()?;
+    for version in services::OTHER_POSTGRES {
+        on_postgres(version)?;
+    }
     let seeds = if options.quick { SEEDS_QUICK } else { SEEDS };
     Sim { seeds: Some(seeds), from: None, plant: None }.step().run()?;
     simulator("plants").run()
 }
 
-/// Options of the simulator.
+/// What the PostgreSQL store promises of every version, on a server of another one than the system's.
+fn on_postgres(version: &str) -> Result<()> {
+    let server = services::OtherPostgres::start(version)?;
+    let (variable, url) = server.environment();
+    for name in ON_EVERY_POSTGRES {
+        let program = compiled("postgres", name)?;
+        Step::new(&format!("{name} on PostgreSQL {version}"), "timeout")
+            .args(["--kill-after=30".to_owned(), PROGRAM_SECONDS_MAX.to_string(), program])
+            .env(variable, &url)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// A test program of a store, as `cargo test` has compiled it.
+fn compiled(store: &str, name: &str) -> Result<String> {
+    let arguments = ["test", "--workspace", "--all-features", "--no-run", "--message-format=json"];
+    let messages = cargo("find the test", &arguments).output()?;
+    let place = format!("crates/stores/{store}#");
+    let found = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|message| {
+        message["target"]["name"] == name
+            && message["target"]["kind"][0] == "test"
+            && message["package_id"].as_str().is_some_and(|id| id.contains(&place))
+    });
+    let program = found.and_then(|message| message["executable"].as_str().map(str::to_owned));
+    program.with_context(|| format!("cargo has compiled no test `{name}` of the store `{store}`"))
+}
+
 #[derive(Args)]
 pub(crate) struct Sim {
     /// How many seeds. Default: as many as `cargo xtask test` runs.

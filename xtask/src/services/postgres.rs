@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use super::{
     Service, Started, install,
     machine::{free_port, is_root, own, password},
+    postgres_versions,
 };
 use crate::step::Step;
 
@@ -42,26 +43,34 @@ const BENCH_SETTINGS: [(&str, &str); 4] =
     [("listen_addresses", "127.0.0.1"), ("max_connections", "200"), ("shared_buffers", "1GB"), ("max_wal_size", "8GB")];
 
 fn up() -> Result<Started> {
-    up_with(&SETTINGS)
+    if !Path::new(POOLER).exists() {
+        install("PgBouncer", "pgbouncer")?;
+    }
+    up_in(directory("postgres")?, &installed()?, &SETTINGS)
 }
 
 /// A server for one benchmark.
 pub(super) fn up_for_bench() -> Result<Started> {
-    up_with(&BENCH_SETTINGS)
+    up_in(directory("postgres-bench")?, &installed()?, &BENCH_SETTINGS)
 }
 
-fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
-    let programs = match programs() {
-        Some(programs) => programs,
-        None => {
-            install("PostgreSQL", "postgresql")?;
-            programs().context("the package `postgresql` brought no `initdb` below /usr/lib/postgresql")?
-        }
-    };
-    if !Path::new(POOLER).exists() {
-        install("PgBouncer", "pgbouncer")?;
+/// A server of another version, for tests.
+pub(super) fn up_of_version(version: &str) -> Result<Started> {
+    let dir = directory(&format!("postgres-{version}"))?;
+    let programs = postgres_versions::unpack(version, &dir.join("program"))?;
+    up_in(dir, &programs, &SETTINGS)
+}
+
+/// The programs of the system's version.
+fn installed() -> Result<PathBuf> {
+    if let Some(programs) = programs() {
+        return Ok(programs);
     }
-    let dir = directory()?;
+    install("PostgreSQL", "postgresql")?;
+    programs().context("the package `postgresql` brought no `initdb` below /usr/lib/postgresql")
+}
+
+fn up_in(dir: PathBuf, programs: &Path, settings: &[(&str, &str)]) -> Result<Started> {
     let password = password()?;
     let secret = dir.join("password");
     fs::write(&secret, &password)?;
@@ -69,7 +78,7 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
     let data = dir.join("data").display().to_string();
     let initdb = ["-D", &data, "-U", "postrider", "-A", "password", "--pwfile", &secret.display().to_string()]
         .map(str::to_owned);
-    server(&programs, "initdb")
+    server(programs, "initdb")
         .args(initdb)
         .args(["-E", "UTF8", "--locale", "C.UTF-8", "-N"].map(str::to_owned))
         .output()?;
@@ -79,7 +88,7 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
     settings.push(format!("-c unix_socket_directories={}", dir.display()));
     let log = dir.join("log").display().to_string();
     let start = ["start", "-w", "-D", &data, "-l", &log, "-o", &settings.join(" ")].map(str::to_owned);
-    server(&programs, "pg_ctl").args(start).run_aside()?;
+    server(programs, "pg_ctl").args(start).run_aside()?;
     let pid = fs::read_to_string(dir.join("data/postmaster.pid"))
         .context("the server runs but has left no postmaster.pid")?
         .lines()
@@ -91,6 +100,7 @@ fn up_with(settings: &[(&str, &str)]) -> Result<Started> {
 
 fn down(started: &Started) -> Result<()> {
     if is_up(started) {
+        // Of whatever version: it sends a signal and waits.
         let programs = programs().context("the server's own programs are gone")?;
         let data = started.dir.join("data").display().to_string();
         server(&programs, "pg_ctl").args(["stop", "-w", "-m", "fast", "-D", &data].map(str::to_owned)).run_aside()?;
@@ -129,9 +139,8 @@ fn server(programs: &Path, program: &str) -> Step {
 }
 
 /// A fresh directory that the server may write to.
-fn directory() -> Result<PathBuf> {
-    let name = format!("postrider-postgres-{}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
+fn directory(name: &str) -> Result<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("postrider-{name}-{}", std::process::id()));
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
     own(&dir, USER)?;
     Ok(dir)
