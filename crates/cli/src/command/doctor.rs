@@ -110,7 +110,9 @@ fn closed(failure: &Failure, is_server: bool) -> Finding {
         Unread::Corrupt => {
             "correct the path if another file was meant; otherwise bring it back from a backup: it cannot be repaired here"
         }
-        Unread::Unreachable if is_server => "start it, or correct the address of `--store`",
+        Unread::Unreachable if is_server => {
+            "what the cause asks for; otherwise start it, or correct the address of `--store`"
+        }
         // Nobody can start a file.
         Unread::Unreachable => {
             "correct the path, see that it is a file that this user may open, and that nobody else keeps it locked"

@@ -18,6 +18,9 @@ use crate::{access::Access, admin::blocker_of, db::Db, error::Work};
 /// How long a change, or whoever opens the store, waits for one lock.
 pub(crate) const LOCK_PATIENCE: &str = "10s";
 
+/// The same for a script that people run, in its transaction: while it waits for a table, all others wait behind it.
+pub(crate) const BOUNDED: &str = "SET LOCAL lock_timeout = '10s';\n";
+
 /// The same for whoever finds that somebody else is migrating: that may take long by itself.
 pub(crate) const MIGRATION_PATIENCE: &str = "10min";
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How often a transaction is repeated when somebody else wrote the same checkpoint first.
-pub(crate) const REPEATS_MAX: u32 = 8;
+pub(crate) const REPEATS_MAX: u32 = 32;
 
 /// Runs a piece of work in a transaction and commits it; or rolls back if it fails, also when the future is dropped. Two
 /// that write the same checkpoint are told apart by trying again: the second then sees what the first has done.

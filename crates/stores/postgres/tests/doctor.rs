@@ -111,7 +111,8 @@ async fn whoever_holds_something_back_is_named() {
     let store = PostgresStore::open(&url).await.unwrap();
     let (writer, reader, other) =
         (connect(&url).await.unwrap(), connect(&url).await.unwrap(), connect(&url).await.unwrap());
-    let enqueuer = connect(&url).await.unwrap();
+    let (enqueuer, looker) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    looker.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT count(*) FROM postrider.log").await.unwrap();
     enqueuer.batch_execute("BEGIN; SELECT postrider.enqueue('orders', 'order.placed', '{}'::text)").await.unwrap();
     writer.batch_execute("BEGIN; CREATE TABLE\nmine (); SELECT 'what I did'").await.unwrap();
     reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM pg_sequences").await.unwrap();
@@ -125,6 +126,7 @@ async fn whoever_holds_something_back_is_named() {
         client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
     };
     let (enqueuer_pid, writer_pid, reader_pid) = (pid(&enqueuer).await, pid(&writer).await, pid(&reader).await);
+    let looker_pid = pid(&looker).await;
     let open = |pid: i32| {
         let subject = format!("pid {pid}");
         found.iter().find(|f| f.code == "open-transaction" && f.subject == subject).expect("named").clone()
@@ -138,6 +140,7 @@ async fn whoever_holds_something_back_is_named() {
     assert!(!writing.detail.contains("what I did"), "a literal may be a payload: {writing:?}");
     assert!(writing.fix.contains(&format!("pg_terminate_backend({writer_pid})")), "{writing:?}");
     assert!(open(reader_pid).detail.contains("cleaning"), "who looks at numbers draws none");
+    assert!(open(looker_pid).detail.contains("has looked at the log"), "a leaf that is looked at is not emptied");
     let prepared = |gid: &str| {
         let subject = format!("gid {gid}");
         found.iter().find(|f| f.code == "prepared-transaction" && f.subject == subject).expect("named").clone()
@@ -361,14 +364,7 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     holder.batch_execute("BEGIN; LOCK TABLE postrider.lane IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
     let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let waiting = tokio::spawn(async move { waiter.batch_execute("UPDATE postrider.lane SET epoch = epoch").await });
-    let deadline = std::time::Instant::now() + Duration::from_secs(120);
-    let found = loop {
-        if let Some(found) = store.blockage().await.unwrap() {
-            break found;
-        }
-        assert!(std::time::Instant::now() < deadline, "nobody was named");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    let found = until_blocked(&store).await;
     assert_eq!((found.code, found.subject), ("store-locked", format!("pid {pid}")));
     assert!(
         found.detail.contains("idle in transaction") && found.fix.contains("pg_terminate_backend"),
@@ -378,6 +374,51 @@ async fn whoever_keeps_a_lock_that_others_wait_for_is_named() {
     holder.batch_execute("ROLLBACK").await.unwrap();
     waiting.await.unwrap().unwrap();
     assert_eq!(store.blockage().await.unwrap(), None);
+}
+
+/// Whoever is in the way may be behind somebody else who waits himself, and need not be a process.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_at_the_end_of_those_who_wait_is_named() {
+    let server = OwnServer::start(&[("max_prepared_transactions", "4")]);
+    let url = server.url("127.0.0.1", "");
+    let store = PostgresStore::open(&url).await.unwrap();
+    let (enqueue, lock) =
+        ("SELECT postrider.enqueue('orders', 'order.placed', '{}'::text)", "BEGIN; LOCK TABLE postrider.log; COMMIT");
+    let holder = connect(&url).await.unwrap();
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    for (hold, subject, end) in [
+        (format!("BEGIN; {enqueue}"), format!("pid {pid}"), "ROLLBACK"),
+        (format!("BEGIN; {enqueue}; PREPARE TRANSACTION 'mine'"), "gid mine".to_owned(), "ROLLBACK PREPARED 'mine'"),
+    ] {
+        holder.batch_execute(&hold).await.unwrap();
+        let (between, waiter) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+        let altering = tokio::spawn(async move { between.batch_execute(lock).await });
+        let enqueuing = tokio::spawn(async move { waiter.batch_execute(enqueue).await });
+        let found = until_blocked(&store).await;
+        assert_eq!(
+            (found.code, &found.subject, found.severity),
+            ("store-locked", &subject, Severity::Error),
+            "{found:?}"
+        );
+        assert!(found.detail.contains("others have been waiting"), "{found:?}");
+        holder.batch_execute(end).await.unwrap();
+        altering.await.unwrap().unwrap();
+        enqueuing.await.unwrap().unwrap();
+        assert_eq!(store.blockage().await.unwrap(), None);
+    }
+    holder.batch_execute("BEGIN; LOCK TABLE ONLY postrider.log").await.unwrap();
+    assert_eq!(until_blocked(&store).await.subject, format!("pid {pid}"));
+}
+
+async fn until_blocked(store: &PostgresStore) -> Finding {
+    let deadline = std::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = store.blockage().await.unwrap() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody was named");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Behind such a lock nobody can even look: whoever asks is told who has it, although nobody else waits.

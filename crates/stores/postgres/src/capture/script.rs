@@ -13,6 +13,7 @@ use postrider_core::{
 
 use crate::{
     dialect::Postgres,
+    locked::BOUNDED,
     quote::{IDENTIFIER_BYTES_MAX, body, identifier, literal},
 };
 
@@ -80,7 +81,7 @@ impl Script {
         let mut sql = format!(
             "-- Changes become messages in {}. Apply it as the owner of the tables, with the right to enqueue:\n\
              -- psql --set=ON_ERROR_STOP=1 --file=THIS_FILE\n\
-             BEGIN ISOLATION LEVEL READ COMMITTED;\n",
+             BEGIN ISOLATION LEVEL READ COMMITTED;\n{BOUNDED}",
             self.dialect.render("{log}")
         );
         self.captures.iter().for_each(|capture| self.create_one(capture, &mut sql));
@@ -91,7 +92,7 @@ impl Script {
     /// The SQL that removes the triggers. Messages that were captured stay.
     #[must_use]
     pub fn remove(&self) -> String {
-        let mut sql = "BEGIN;\n".to_owned();
+        let mut sql = format!("BEGIN;\n{BOUNDED}");
         for capture in &self.captures {
             self.drop_triggers(capture, &mut sql);
             let _ = writeln!(sql, "DROP FUNCTION IF EXISTS {} ();", self.function(capture));

@@ -11,7 +11,10 @@
 
 use postrider_core::{Error, Result};
 
-use crate::dialect::{LEAVES, Postgres, SCHEMA_BYTES_MAX};
+use crate::{
+    dialect::{LEAVES, Postgres, SCHEMA_BYTES_MAX},
+    locked::BOUNDED,
+};
 
 const TEMPLATE: &str = include_str!("roles.sql");
 
@@ -79,7 +82,7 @@ pub fn roles(dialect: &Postgres, names: &Roles<'_>) -> Result<String> {
         .replace("FUNCTIONS", &functions(dialect))
         .replace("TABLES", &all.join(", "))
         .replace("LEAVES", &leaves.join(", "));
-    Ok(format!("BEGIN;\n{}COMMIT;\n", put_in(&script, &quoted)))
+    Ok(format!("BEGIN;\n{BOUNDED}{}COMMIT;\n", put_in(&script, &quoted)))
 }
 
 /// The script takes from each role what the others are given, so one that is two of them would be left with too little.
