@@ -14,6 +14,10 @@ struct WriteATransport;
 struct Webhooks;
 
 #[cfg(feature = "postgres")]
+#[doc = include_str!("../../../docs/start/rust-with-postgres.md")]
+struct RustWithPostgres;
+
+#[cfg(feature = "postgres")]
 #[doc = include_str!("../../../docs/operate/debezium.md")]
 struct Debezium;
 
