@@ -236,11 +236,16 @@ async fn note_rows(
 /// connection besides.
 pub(super) async fn enqueue(db: &Db<'_>, batch: &Batch, actor: Option<&Actor>) -> Work<()> {
     db.append(batch).await?;
-    db.execute(ANNOUNCE, &[&db.dialect.channel()]).await?;
     match actor {
         Some(actor) => note(db, actor, "enqueue", &batch.in_words()).await,
         None => Ok(()),
     }
+}
+
+/// With the commit the relays of other processes learn that there may be something to do.
+pub(super) async fn announce(db: &Db<'_>) -> Work<()> {
+    db.execute(ANNOUNCE, &[&db.dialect.channel()]).await?;
+    Ok(())
 }
 
 pub(crate) async fn note(db: &Db<'_>, actor: &Actor, action: &str, subject: &str) -> Work<()> {

@@ -60,8 +60,9 @@ macro_rules! look {
     };
 }
 
-/// One change by an operator in one transaction, and a hint to the relays of this process, for whom no answer from before counts. As everywhere, one that wrote the
-/// same checkpoint as somebody else is tried again; a lock that somebody keeps is not waited for without end.
+/// One change by an operator in one transaction, and a hint to all relays; for those of this process no answer from before
+/// counts. As everywhere, one that wrote the same checkpoint as somebody else is tried again; a lock that somebody keeps is not
+/// waited for without end.
 macro_rules! act {
     ($store:expr, $operation:literal, |$db:ident| $work:expr) => {
         Box::pin(async move {
@@ -74,6 +75,7 @@ macro_rules! act {
                         let $db = Db::begin(&mut client, &$store.0.dialect).await?;
                         waiter.bound(&$db, LOCK_PATIENCE).await?;
                         let outcome = $work.await?;
+                        act::announce(&$db).await?;
                         $db.commit().await?;
                         Ok::<_, Fault>(outcome)
                     };

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use postrider_core::{admin::StoreAdmin, envelope::Envelope, log::Log};
+use postrider_core::{
+    admin::{Actor, ParkedFilter, StoreAdmin},
+    envelope::Envelope,
+    log::Log,
+};
 use postrider_store_postgres::{Notifier, PostgresStore};
 use postrider_testkit::fault::{Proxy, Traffic};
 use tokio_postgres::Client;
@@ -117,14 +121,20 @@ async fn a_connection_on_which_nothing_passes_is_given_up_by_both_sides() {
 
 /// `postrider enqueue`, and mail that is collected, has no notifier.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_operator_enqueues_is_announced() {
+async fn what_an_operator_enqueues_or_redrives_is_announced() {
     let post = Post::new(20).await;
     let (store, other) = (post.store.clone(), post.place.another().await);
-    let (mut hint, deadline) = (store.hint(), Instant::now() + PATIENCE);
-    // The listener connects in the background.
-    while tokio::time::timeout(Duration::from_millis(50), &mut hint).await.is_err() {
-        assert!(Instant::now() < deadline, "what was enqueued is announced");
-        let batch = batch(vec![Envelope::new("t", "n", "")]).unwrap();
-        other.enqueue(batch, None).await.unwrap();
+    for redrives in [false, true] {
+        let (mut hint, deadline) = (store.hint(), Instant::now() + PATIENCE);
+        // The listener connects in the background.
+        while tokio::time::timeout(Duration::from_millis(50), &mut hint).await.is_err() {
+            assert!(Instant::now() < deadline, "what an operator has done is announced");
+            if redrives {
+                other.redrive(&ParkedFilter::default(), &Actor::new("anna")).await.unwrap();
+            } else {
+                let batch = batch(vec![Envelope::new("t", "n", "")]).unwrap();
+                other.enqueue(batch, None).await.unwrap();
+            }
+        }
     }
 }
