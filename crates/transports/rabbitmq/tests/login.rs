@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use postrider_core::{
     ErrorKind,
@@ -16,6 +19,9 @@ use postrider_transport_rabbitmq::{Access, RabbitmqPublisher, RabbitmqSubscriber
 
 use support::{Own, control_shared, url};
 
+/// Longer than anything takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 async fn publish(access: &Access, own: &Own) -> String {
     let publisher = RabbitmqPublisher::builder(access.clone()).exchange(&own.name).build().unwrap();
     publish_all(&publisher, &["orders"]).await.remove(0)
@@ -23,15 +29,33 @@ async fn publish(access: &Access, own: &Own) -> String {
 
 /// Publishes a batch of one message to each of these topics.
 async fn publish_all(publisher: &RabbitmqPublisher, topics: &[&str]) -> Vec<String> {
+    publish_until_heard(publisher, topics).await.0
+}
+
+/// The same, and how often it took.
+async fn publish_until_heard(publisher: &RabbitmqPublisher, topics: &[&str]) -> (Vec<String>, usize) {
     let batch = topics.iter().map(|topic| record(&Envelope::new(topic, "n", "x")));
     let shown = |outcome: &Outcome| match outcome {
         Outcome::Unavailable(cause) if cause.is_of_one_destination() => format!("one unavailable {}", cause.code()),
         Outcome::Unavailable(cause) => format!("unavailable {}", cause.code()),
         other => other.name().to_owned(),
     };
-    let outcomes = publisher.publish(batch.collect()).await;
-    assert!(!format!("{outcomes:?}").contains("canary"), "{outcomes:?}");
-    outcomes.iter().map(shown).collect()
+    let batch: Vec<_> = batch.collect();
+    let (began, mut times) = (Instant::now(), 0);
+    loop {
+        times += 1;
+        let outcomes = publisher.publish(batch.clone()).await;
+        assert!(!format!("{outcomes:?}").contains("canary"), "{outcomes:?}");
+        // With one of the channels that the server ends the connection may go, too: that says nothing of a right, and everything
+        // is published again.
+        if !outcomes.iter().any(is_lost_connection) || began.elapsed() > PATIENCE {
+            return (outcomes.iter().map(shown).collect(), times);
+        }
+    }
+}
+
+fn is_lost_connection(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Unavailable(cause) | Outcome::Unknown(cause) if ["connect", "connection-lost"].contains(&cause.code()))
 }
 
 /// A user of one's own, who may write to this exchange.
@@ -51,7 +75,7 @@ async fn a_routing_key_that_is_forbidden_stops_no_other_message() {
     control_shared(&["set_topic_permissions", "--vhost", "/", &user, &own.name, r"^orders\.", ".*"]);
     let publisher = RabbitmqPublisher::builder(access).exchange(&own.name).build().unwrap();
     let topics = ["orders.a", "orders.b", "returns.a", "orders.a", "returns.b", "orders.c", "returns.a", "orders.b"];
-    let outcomes = publish_all(&publisher, &topics).await;
+    let (outcomes, published) = publish_until_heard(&publisher, &topics).await;
     for (topic, outcome) in topics.iter().zip(&outcomes) {
         let expected = if topic.starts_with("orders") { "durable" } else { "one unavailable denied" };
         assert_eq!(outcome, expected, "{topic}: {outcomes:?}");
@@ -62,7 +86,8 @@ async fn a_routing_key_that_is_forbidden_stops_no_other_message() {
         *times.entry(event.envelope.id).or_default() += 1;
     }
     assert_eq!(times.len(), 5);
-    assert!(times.values().all(|times| *times <= 2), "what has no confirm goes once more, not more often: {times:?}");
+    let once_more = times.values().all(|times| *times <= 2 * published);
+    assert!(once_more, "what has no confirm goes once more, not more often: {times:?}");
 }
 
 /// An exchange that is forbidden as a whole is not asked with every routing key that there is.
