@@ -15,6 +15,10 @@ use crate::step::Step;
 /// The oldest that the store works with, and the newest there is.
 pub(super) const VERSIONS: [&str; 2] = ["13.22.0", "18.1.0"];
 
+/// Maven makes notes beside a project of what it has unpacked, and without one in the working directory.
+const POM: &str = "<project><modelVersion>4.0.0</modelVersion><groupId>postrider</groupId>\
+                   <artifactId>postgres-for-tests</artifactId><version>1</version><packaging>pom</packaging></project>\n";
+
 /// Unpacks a version there, and returns where its programs are. The server's user must be able to reach the place.
 pub(super) fn unpack(version: &str, place: &Path) -> Result<PathBuf> {
     if !answers("xz") {
@@ -52,9 +56,13 @@ fn fetch(version: &str, place: &Path) -> Result<()> {
         other => bail!("there is no PostgreSQL {version} on Maven Central for {other}"),
     };
     let fetched = target().join(format!("tools/postgres-{version}-fetched"));
+    fs::create_dir_all(&fetched).with_context(|| format!("make {}", fetched.display()))?;
+    let project = fetched.join("pom.xml");
+    fs::write(&project, POM)?;
     let arguments = [
         "--batch-mode".to_owned(),
         "--quiet".to_owned(),
+        format!("--file={}", project.display()),
         "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack".to_owned(),
         format!("-Dartifact=io.zonky.test.postgres:embedded-postgres-binaries-linux-{machine}:{version}:jar"),
         format!("-DoutputDirectory={}", fetched.display()),
