@@ -100,8 +100,8 @@ fn up_in(dir: PathBuf, programs: &Path, settings: &[(&str, &str)]) -> Result<Sta
 
 fn down(started: &Started) -> Result<()> {
     if is_up(started) {
-        // Of whatever version: it sends a signal and waits.
-        let programs = programs().context("the server's own programs are gone")?;
+        let unpacked = Some(started.dir.join("program/bin")).filter(|programs| programs.exists());
+        let programs = unpacked.or_else(programs).context("the server's own programs are gone")?;
         let data = started.dir.join("data").display().to_string();
         server(&programs, "pg_ctl").args(["stop", "-w", "-m", "fast", "-D", &data].map(str::to_owned)).run_aside()?;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use postrider_core::{
     admin::{Actor, ParkedFilter, StoreAdmin},
+    envelope::MessageId,
     lease::Lease,
     log::{Log, RecordRef, Settlement},
     parked::{Cause, Parked},
@@ -15,6 +16,22 @@ use crate::{Post, floor::DUE, take};
 
 /// How often. The moment in which an answer would count is short, and a busy machine may miss it.
 const ROUNDS: usize = 20;
+
+/// Reads what comes next, lets both lanes look for due rows before it is parked or after, and answers which message it is.
+async fn park_next(post: &mut Post, other: &Lease, parked: Parked, looks_after: bool) -> MessageId {
+    post.commit(1).await;
+    let page = post.page().await;
+    if !looks_after {
+        look_for_both(post, other).await;
+    }
+    post.cursor = page.end.clone();
+    let park = vec![(RecordRef::new(&page.records, 0), parked)];
+    post.settle_with(Settlement { advance: Some(page.end), park, ..Settlement::default() }).await;
+    if looks_after {
+        look_for_both(post, other).await;
+    }
+    page.records[0].envelope.id
+}
 
 /// Two lanes, of which nothing is due, look at the same moment until one asks for both. Then the other one does.
 async fn look_for_both(post: &Post, other: &Lease) {
@@ -31,14 +48,9 @@ async fn what_a_lane_has_parked_itself_is_due_for_it_at_once() {
     let mut post = Post::new(20).await;
     let other = take(&post.store, "other").await;
     for _ in 0..ROUNDS {
-        post.commit(1).await;
-        let page = post.page().await;
-        look_for_both(&post, &other).await;
-        post.cursor = page.end.clone();
         let retrying = Parked::Retrying { after: Duration::ZERO, attempts: 1, cause: Cause::new("busy", "later") };
-        let park = vec![(RecordRef::new(&page.records, 0), retrying)];
-        post.settle_with(Settlement { advance: Some(page.end), park, ..Settlement::default() }).await;
-        assert_eq!(post.take_due().await, [page.records[0].envelope.id]);
+        let id = park_next(&mut post, &other, retrying, false).await;
+        assert_eq!(post.take_due().await, [id]);
     }
 }
 
@@ -47,14 +59,9 @@ async fn what_an_operator_of_this_process_has_redriven_is_due_at_once() {
     let mut post = Post::new(20).await;
     let other = take(&post.store, "other").await;
     for _ in 0..ROUNDS {
-        post.commit(1).await;
-        let page = post.page().await;
-        post.cursor = page.end.clone();
         let dead = Parked::Dead { attempts: 1, cause: Cause::new("refused", "no"), blocks: false };
-        let park = vec![(RecordRef::new(&page.records, 0), dead)];
-        post.settle_with(Settlement { advance: Some(page.end), park, ..Settlement::default() }).await;
-        look_for_both(&post, &other).await;
+        let id = park_next(&mut post, &other, dead, true).await;
         assert_eq!(post.store.redrive(&ParkedFilter::default(), &Actor::new("anna")).await.unwrap(), 1);
-        assert_eq!(post.take_due().await, [page.records[0].envelope.id]);
+        assert_eq!(post.take_due().await, [id]);
     }
 }

@@ -124,11 +124,10 @@ pub(super) async fn examine(client: &Client, dialect: &Postgres, thresholds: Thr
     let age = thresholds.transaction_age.as_secs_f64();
     let mut findings = Vec::new();
     for row in client.query(TRANSACTIONS, &[&age, &dialect.render("{seq}"), &leaves(dialect)]).await? {
-        let holds = if row.try_get(6)? || !row.try_get(7)? { holds_back(row.try_get(6)?) } else { HAS_LOOKED };
-        findings.push(Session::of(&row)?.finding(holds));
+        findings.push(Session::of(&row)?.finding(holds_back(row.try_get(6)?, row.try_get(7)?)));
     }
     for row in client.query(PREPARED, &[&age, &dialect.render("{seq}")]).await? {
-        findings.push(prepared(&row, holds_back(row.try_get(4)?))?);
+        findings.push(prepared(&row, holds_back(row.try_get(4)?, false))?);
     }
     for row in client.query(SLOTS, &[]).await? {
         let (slot, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
@@ -206,13 +205,12 @@ pub(super) async fn uncommitted(client: &Client, dialect: &Postgres, age: Durati
 /// What an open transaction that has enqueued means for its messages.
 const UNSEEN: &str = "what it has enqueued is seen by nobody until it commits";
 
-/// What an open transaction keeps from happening that has only looked at the log.
-const HAS_LOOKED: &str = "it has looked at the log, so retention empties nothing of what it has looked at";
-
 /// What an open transaction keeps from happening.
-fn holds_back(has_enqueued: bool) -> &'static str {
+fn holds_back(has_enqueued: bool, has_looked: bool) -> &'static str {
     if has_enqueued {
         "it has enqueued, so retention keeps everything that was enqueued since"
+    } else if has_looked {
+        "it has looked at the log, so retention empties nothing of what it has looked at"
     } else {
         "it keeps the server from cleaning up what has changed since"
     }
